@@ -1,0 +1,84 @@
+"""The seam between a replica and the thing that turns token ids into tokens.
+
+Every engine passes `tests/contract/test_engine_contract.py`.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class Route(StrEnum):
+    """Which of OpenAI's calls a request is; decides the shape of the answer."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One admitted, rendered request.
+
+    `body` is the client's JSON after the ingress's allow-list. `prompts` holds the rendered token
+    ids of each prompt, packed as little-endian u32; engines use them as they are, and render
+    `body` again only where `needs_render` says that ids cannot stand for it (echo, media).
+    `cache_salt` isolates the tenant and replaces any salt in `body`.
+    """
+
+    request_id: str
+    route: Route
+    body: bytes
+    prompts: tuple[bytes, ...]
+    cache_salt: str | None
+    is_stream: bool
+    needs_render: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What a running engine says of itself. Blocks are of `block_size` tokens."""
+
+    model: str
+    block_size: int
+    max_model_len: int
+    total_blocks: int
+    hash_algorithm: str
+    kv_events_endpoint: str | None
+    kv_replay_endpoint: str | None
+
+
+class Engine(Protocol):
+    """One engine, from `start` to `stop`. All calls come from one event loop."""
+
+    async def start(self) -> EngineInfo:
+        """Loads the model, warms up and returns when requests can be served."""
+        ...
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[bytes]:
+        """Yields the answer's body.
+
+        Streamed: each item is one or more whole server-sent events, the last `data: [DONE]`
+        (chat, completions) or the route's own final event. Otherwise: exactly one JSON document.
+        Raises `RequestRejected` before the first item where the request is at fault, `EngineError`
+        at any point where the engine is. Closing the iterator or cancelling its task aborts the
+        request inside the engine at once.
+        """
+        ...
+
+    async def reset_prefix_cache(self) -> bool:
+        """Drops every reusable block; false where running requests hold some."""
+        ...
+
+    def num_unfinished(self) -> int:
+        """Requests inside the engine, waiting or running; 0 means idle."""
+        ...
+
+    async def check_health(self) -> None:
+        """Raises `EngineDead` when the engine cannot serve any more, be it dead or stuck."""
+        ...
+
+    async def stop(self) -> None:
+        """Ends the engine and every process of it. Idempotent."""
+        ...

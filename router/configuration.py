@@ -1,0 +1,124 @@
+"""What a user may write under `args` in a Serve config, validated once at start.
+
+Defaults live here and nowhere else. Every model refuses unknown keys, so that a misspelt key dies
+with its name. Each component receives only its own frozen section.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
+"""A model's public name: what clients send as `model`."""
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, and closed against unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class SimConfig(Section):
+    """The simulated engine: a block pool and a latency model, no weights."""
+
+    total_blocks: int = Field(2048, ge=2)
+    block_size: int = Field(32, ge=1)
+    max_model_len: int = Field(32768, ge=2)
+    max_num_seqs: int = Field(64, ge=1)
+    prefill_ms_per_token: float = Field(0.1, ge=0)
+    prefill_base_ms: float = Field(2.0, ge=0)
+    decode_ms_per_token: float = Field(5.0, ge=0)
+    default_max_tokens: int = Field(16, ge=1)
+
+
+class ScaleConfig(Section):
+    """Serve's autoscaling of one model's replicas."""
+
+    min_replicas: int = Field(1, ge=0)
+    max_replicas: int = Field(1, ge=1)
+    target_ongoing_requests: float = Field(16, gt=0)
+    upscale_delay_s: float = Field(10, ge=0)
+    downscale_delay_s: float = Field(300, ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "ScaleConfig":
+        if self.min_replicas > self.max_replicas:
+            raise ValueError("min_replicas is above max_replicas")
+        return self
+
+
+class ModelConfig(Section):
+    """One served model and the replicas behind it.
+
+    `source` is `tiny` (the seeded test model), a local path or a Hugging Face repository.
+    `engine_args` are vLLM's own engine arguments by their Python names; those that Warmpath sets
+    itself are refused by the engine at start.
+    """
+
+    name: Name
+    engine: Literal["vllm", "sim"] = "vllm"
+    source: str = Field("tiny", min_length=1)
+    replicas: int | None = Field(None, ge=1)
+    autoscaling: ScaleConfig | None = None
+    gpus_per_replica: int = Field(0, ge=0)
+    tensor_parallel_size: int = Field(1, ge=1)
+    cpus_per_replica: float = Field(1.0, ge=0)
+    kv_cache_gib: float | None = Field(None, gt=0)
+    max_ongoing_requests: int = Field(128, ge=1)
+    engine_args: dict[str, Any] = Field(default_factory=dict)
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
+    health_check_timeout_s: float = Field(30, gt=0)
+    sim: SimConfig | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ModelConfig":
+        if self.replicas is not None and self.autoscaling is not None:
+            raise ValueError("replicas and autoscaling exclude each other")
+        if self.sim is not None and self.engine != "sim":
+            raise ValueError("sim is given, but engine is not 'sim'")
+        if self.gpus_per_replica and self.gpus_per_replica % self.tensor_parallel_size:
+            raise ValueError("gpus_per_replica is no multiple of tensor_parallel_size")
+        return self
+
+
+class IngressConfig(Section):
+    """The HTTP front. Sizes are of the request body; waiting requests are per ingress replica."""
+
+    replicas: int = Field(1, ge=1)
+    cpus_per_replica: float = Field(0.5, ge=0)
+    render_workers: int = Field(2, ge=1)
+    max_body_bytes: int = Field(8 * 1024 * 1024, ge=1024)
+    max_ongoing_requests: int = Field(1024, ge=1)
+    max_queued_requests: int = Field(256, ge=0)
+    retry_after_s: int = Field(1, ge=1)
+    first_token_timeout_s: float = Field(600, gt=0)
+
+
+class AuthConfig(Section):
+    """Where API keys come from. With neither, everyone is one anonymous tenant.
+
+    `keys_file` has one `tenant:sha256-of-key` a line, made by `warmpath keys add`; `keys_env` names
+    an environment variable with the same lines. `secret_file` holds the server secret of which
+    tenants' cache salts are made, unless `WARMPATH_SECRET` is set; it must be the same everywhere.
+    """
+
+    keys_file: str | None = None
+    keys_env: str | None = None
+    secret_file: str | None = None
+
+
+class AppConfig(Section):
+    """The whole of `args`."""
+
+    models: list[ModelConfig] = Field(min_length=1)
+    ingress: IngressConfig = IngressConfig()
+    auth: AuthConfig = AuthConfig()
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> "AppConfig":
+        names = [model.name for model in self.models]
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        if doubled:
+            raise ValueError(f"models: the name {doubled[0]!r} is given twice")
+        return self

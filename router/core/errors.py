@@ -1,0 +1,114 @@
+"""Every error that Warmpath raises on purpose.
+
+    WarmpathError
+    ├── ConfigurationError      a key in the configuration is wrong; dies at start
+    ├── RequestError            the client's fault: 4xx
+    │   ├── InvalidRequest      400
+    │   ├── Unauthenticated     401
+    │   ├── NotFound            404
+    │   ├── PayloadTooLarge     413
+    │   └── RequestRejected     the engine refused it; carries the engine's own status
+    ├── Unavailable             try later: 503, with the seconds to wait
+    │   └── NoReplica           no replica can take the request
+    ├── EngineError             the engine failed after it had accepted the request
+    │   └── EngineDead          it will not come back by itself; the replica is replaced
+    └── IndexUnavailable        the block index did not answer in time; never reaches a client
+
+`serve_app.errors` holds the one table from these to HTTP.
+"""
+
+
+class WarmpathError(Exception):
+    """The root. `message` is safe to show to a client: no user content, no secret."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ConfigurationError(WarmpathError):
+    """`key` is the dotted path of the offending key."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}")
+        self.key = key
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.key, self.message.removeprefix(f"{self.key}: "))
+
+
+class RequestError(WarmpathError):
+    """`param` names the field at fault and `code` is OpenAI's machine-readable word."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, {"param": self.param, "code": self.code})
+
+
+class InvalidRequest(RequestError):
+    pass
+
+
+class Unauthenticated(RequestError):
+    pass
+
+
+class NotFound(RequestError):
+    pass
+
+
+class PayloadTooLarge(RequestError):
+    pass
+
+
+class RequestRejected(RequestError):
+    """The engine refused the request; `status` is the HTTP status that it gave, 400–499."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, param=param, code=code)
+        self.status = status
+
+    def __reduce__(self) -> tuple[object, ...]:
+        keywords = {"status": self.status, "param": self.param, "code": self.code}
+        return _rebuild, (type(self), self.message, keywords)
+
+
+class Unavailable(WarmpathError):
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, {"retry_after_s": self.retry_after_s})
+
+
+class NoReplica(Unavailable):
+    pass
+
+
+class EngineError(WarmpathError):
+    pass
+
+
+class EngineDead(EngineError):
+    pass
+
+
+class IndexUnavailable(WarmpathError):
+    pass
+
+
+def _rebuild(kind: type[WarmpathError], message: str, keywords: dict[str, object]) -> WarmpathError:
+    """Errors cross processes; keyword-only arguments need this to survive pickling."""
+    return kind(message, **keywords)
