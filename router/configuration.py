@@ -4,9 +4,19 @@ Defaults live here and nowhere else. Every model refuses unknown keys, so that a
 with its name. Each component receives only its own frozen section.
 """
 
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from router.core.errors import ConfigurationError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
 """A model's public name: what clients send as `model`."""
@@ -122,3 +132,37 @@ class AppConfig(Section):
         if doubled:
             raise ValueError(f"models: the name {doubled[0]!r} is given twice")
         return self
+
+
+def parse_config(raw: object) -> AppConfig:
+    """The configuration that `raw`, the parsed YAML under `args`, describes.
+
+    Raises `ConfigurationError` with the path of the first offending key, such as
+    `models[0].replicas`.
+    """
+    try:
+        return AppConfig.model_validate(raw)
+    except ValidationError as error:
+        raise configuration_error(error) from error
+
+
+def configuration_error(error: ValidationError, root: str = "args") -> ConfigurationError:
+    """The first of pydantic's findings, as the error that ends the start; `root` names level 0."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    location = first["loc"]
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        message = _unknown_key(str(location[-1]))
+    return ConfigurationError(_dotted(location) or root, message)
+
+
+def _dotted(location: tuple[int | str, ...]) -> str:
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return "".join(parts).removeprefix(".")
+
+
+def _unknown_key(key: str) -> str:
+    sections = (AppConfig, ModelConfig, ScaleConfig, SimConfig, IngressConfig, AuthConfig)
+    known = {name for section in sections for name in section.model_fields}
+    close = get_close_matches(key, known, n=1)
+    return f"unknown key; did you mean {close[0]!r}?" if close else "unknown key"
