@@ -35,6 +35,7 @@ class SimConfig(Section):
     block_size: int = Field(32, ge=1)
     max_model_len: int = Field(32768, ge=2)
     max_num_seqs: int = Field(64, ge=1)
+    max_num_batched_tokens: int = Field(8192, ge=1)
     prefill_ms_per_token: float = Field(0.1, ge=0)
     prefill_base_ms: float = Field(2.0, ge=0)
     decode_ms_per_token: float = Field(5.0, ge=0)

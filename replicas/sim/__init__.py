@@ -1,0 +1,1 @@
+"""A simulated engine without weights: blocks, scheduling, latency, text. Pure: no clock, no I/O."""
