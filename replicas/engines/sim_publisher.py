@@ -12,8 +12,10 @@ import time
 from collections import deque
 from pathlib import Path
 
-import zmq
-from zmq.asyncio import Context, Socket
+from zmq.asyncio import Context
+from zmq.asyncio import Socket as AsyncSocket
+from zmq.constants import DONTWAIT, PUB, ROUTER
+from zmq.sugar.socket import Socket
 
 from replicas.sim.events import KVEvent, encode_batch
 
@@ -30,8 +32,10 @@ class SimEventPublisher:
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="warmpath-sim-"))
         self._context = Context()
-        self._events = self._bind(zmq.PUB, "events")
-        self._replay = self._bind(zmq.ROUTER, "replay")
+        self._events = self._context.socket(PUB, socket_class=Socket)
+        self._replay: AsyncSocket = self._context.socket(ROUTER)
+        _bind(self._events, self.events_endpoint)
+        _bind(self._replay, self.replay_endpoint)
         self._kept: deque[tuple[bytes, bytes]] = deque(maxlen=KEPT_BATCHES)
         self._next_seq = 0
         self._task = asyncio.create_task(self._serve_replays(), name="sim-kv-replay")
@@ -51,7 +55,7 @@ class SimEventPublisher:
         payload = encode_batch(events, time.time())
         self._next_seq += 1
         self._kept.append((seq, payload))
-        zmq.Socket.shadow(self._events).send_multipart((TOPIC, seq, payload), zmq.NOBLOCK)
+        self._events.send_multipart((TOPIC, seq, payload), DONTWAIT)
 
     async def close(self) -> None:
         """Closes both sockets without lingering and removes the folder. Idempotent."""
@@ -59,12 +63,6 @@ class SimEventPublisher:
         await asyncio.gather(self._task, return_exceptions=True)
         self._context.destroy(linger=0)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _bind(self, kind: int, name: str) -> Socket:
-        socket = self._context.socket(kind)
-        socket.set_hwm(2 * KEPT_BATCHES)
-        socket.bind(f"ipc://{self._folder}/{name}")
-        return socket
 
     async def _serve_replays(self) -> None:
         while True:
@@ -79,6 +77,12 @@ class SimEventPublisher:
         for seq, payload in wanted:
             await self._replay.send_multipart((client, b"", TOPIC, seq, payload))
         await self._replay.send_multipart((client, b"", b"", END_OF_REPLAY, b""))
+
+
+def _bind(socket: Socket, endpoint: str) -> None:
+    """The high-water mark lets a whole replay wait for a slow reader."""
+    socket.set_hwm(2 * KEPT_BATCHES)
+    socket.bind(endpoint)
 
 
 def _log_failure(task: "asyncio.Task[None]") -> None:
