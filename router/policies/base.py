@@ -1,0 +1,126 @@
+"""What a routing policy is given, what it answers, and what it must be.
+
+Pure. A policy holds its parameters and nothing else: what it may remember comes in with the facts,
+and chance with the generator.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+Ints = NDArray[np.int32] | NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Reason(StrEnum):
+    """Why a replica was chosen: the whole vocabulary, for logs, metrics and `explain`."""
+
+    KV_OVERLAP = "kv_overlap"
+    """It holds leading blocks of the prompt, and its load did not outweigh them."""
+    SPECULATIVE_OVERLAP = "speculative_overlap"
+    """It holds none yet, but requests on their way there will leave some."""
+    NO_OVERLAP = "least_loaded:no_overlap"
+    """No candidate holds enough of the prompt to count."""
+    SHORT_PROMPT = "least_loaded:short_prompt"
+    """The prompt has too few full blocks for reuse to matter."""
+    OVERLAP_OUTWEIGHED = "least_loaded:overlap_outweighed"
+    """Other candidates hold some of the prompt, but waiting there costs more than computing it."""
+    LEAST_LOADED = "least_loaded"
+    POWER_OF_TWO = "power_of_two"
+    ROUND_ROBIN = "round_robin"
+    TIE = "tie"
+    """Several candidates were equally good, and chance took one."""
+    ONLY_CANDIDATE = "only_candidate"
+
+
+class Parameters(BaseModel):
+    """A policy's parameters: frozen, closed against unknown keys and against coercion."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What the client or the ingress says about a request beyond its prompt."""
+
+    expected_output_tokens: int | None = None
+    session_hint: str | None = None
+
+
+NO_HINTS = Hints()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """One request and n >= 1 candidates; arrays are aligned with `slots` and read-only by contract.
+
+    `tiers` int32 [3, n], by `Tier`: leading blocks each held at that tier or a faster one, so row 0
+    is what the GPU holds for certain. `speculative` int32 [n]: leading blocks if requests on their
+    way are counted too, at least row 0. `prefill_tokens`, `decode_blocks`, `requests` int64 [n]:
+    the ledger's loads. `turn` counts the choices that the same policy made before this one.
+    """
+
+    slots: NDArray[np.int64]
+    tiers: NDArray[np.int32]
+    speculative: NDArray[np.int32]
+    prefill_tokens: NDArray[np.int64]
+    decode_blocks: NDArray[np.int64]
+    requests: NDArray[np.int64]
+    prompt_tokens: int
+    block_size: int
+    turn: int = 0
+    hints: Hints = NO_HINTS
+
+    @property
+    def prompt_blocks(self) -> int:
+        """Full blocks: those that can be held at all."""
+        return self.prompt_tokens // self.block_size
+
+    @property
+    def reusable_blocks(self) -> int:
+        """An engine always computes the last token, so a block that ends in it is no gain."""
+        return max(self.prompt_tokens - 1, 0) // self.block_size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """All candidates, best first, as slots; `costs` [n] in the order of the facts.
+
+    What a cost counts is the policy's own; a smaller one is better.
+    """
+
+    ranked: NDArray[np.int64]
+    costs: Floats
+    reason: Reason
+
+
+class RoutingPolicy(Protocol):
+    """A rule that ranks candidates. Every one passes `tests/contract/test_policy_contract.py`.
+
+    `needs_overlap`: whether more overlap makes a replica more attractive to it.
+    `needs_load`: whether more load makes a replica less attractive to it.
+    """
+
+    name: ClassVar[str]
+    needs_overlap: ClassVar[bool]
+    needs_load: ClassVar[bool]
+
+    def choose(self, facts: Facts, rng: Random) -> Choice:
+        """Equal facts and an equal generator give an equal choice. O(n log n)."""
+        ...
+
+
+def rank(costs: Floats, tolerance: float, rng: Random) -> NDArray[np.intp]:
+    """Positions by ascending cost, with those closer than `tolerance` in random order.
+
+    Random noise of up to the tolerance is what makes it so: equal costs come out in a fair random
+    order, and none is ever ranked before one that is better by more than the tolerance.
+    """
+    noise: Floats = np.frombuffer(rng.randbytes(4 * len(costs)), dtype="<u4") * (tolerance / 2**32)
+    order: NDArray[np.intp] = (costs + noise).argsort()
+    return order

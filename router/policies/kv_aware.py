@@ -1,0 +1,129 @@
+"""Weighs what a replica holds of the prompt against what waits and runs there. Pure.
+
+Never the longest match as such: a first block that all prompts share would pull all of them to one
+replica. A block is worth the time that it saves, and load the time that it costs.
+"""
+
+from random import Random
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from router.core.types import Tier
+from router.policies.base import Choice, Facts, Floats, Parameters, Reason, rank
+
+
+class KvAwareParameters(Parameters):
+    """Prices and thresholds; see `KvAware` for the cost that they form.
+
+    `prefill_ms_per_token`, `prefill_base_ms`: a prefill of n tokens takes `base + n · per_token`.
+    `overlap_weight`: milliseconds that one millisecond of own prefill counts. Above 1 because a
+    block computed once more also evicts one that another request would have found.
+    `interference_weight`: share of the own prefill by which it delays each request that is there.
+    `decode_ms_per_block`: delay per KV block of the requests there.
+    `cpu_block_cost`, `storage_block_cost`: getting a block from that tier, as a share of computing.
+    `speculative_weight`: worth of a block on its way there, as a share of one that is there.
+    `min_overlap_blocks`: overlap below it counts as none.
+    `min_prompt_blocks`: prompts with fewer full blocks are placed by load alone.
+    `tie_tolerance_ms`: costs closer than that are equal, and chance decides.
+    `max_load_ratio`: a candidate whose requests would exceed that multiple of the candidates' mean
+    is taken only after all others.
+    """
+
+    prefill_ms_per_token: float = Field(0.0152, gt=0)
+    prefill_base_ms: float = Field(16.0, ge=0)
+    overlap_weight: float = Field(2.0, ge=0)
+    interference_weight: float = Field(1.0, ge=0)
+    decode_ms_per_block: float = Field(0.05, ge=0)
+    cpu_block_cost: float = Field(0.25, ge=0, le=1)
+    storage_block_cost: float = Field(0.5, ge=0, le=1)
+    speculative_weight: float = Field(0.9, ge=0, le=1)
+    min_overlap_blocks: int = Field(1, ge=1)
+    min_prompt_blocks: int = Field(1, ge=0)
+    tie_tolerance_ms: float = Field(0.1, gt=0)
+    max_load_ratio: float = Field(2.0, ge=1)
+
+    @model_validator(mode="after")
+    def _slower_tier_is_dearer(self) -> "KvAwareParameters":
+        if self.storage_block_cost < self.cpu_block_cost:
+            raise ValueError("storage_block_cost is below cpu_block_cost")
+        return self
+
+
+class KvAware:
+    """Costs are expected milliseconds, per candidate:
+
+        booked prefill tokens · prefill_ms_per_token          waiting for what is booked there
+      + own prefill · overlap_weight                          computing what is not held there
+      + own prefill · interference_weight · requests there    delaying the others
+      + decode blocks there · decode_ms_per_block             being delayed by the others
+
+    where own prefill is the time for the prompt's tokens less the reused ones. A candidate over
+    `max_load_ratio` carries the dearest candidate's cost and 1 ms on top of its own.
+    """
+
+    name: ClassVar[str] = "kv_aware"
+    needs_overlap: ClassVar[bool] = True
+    needs_load: ClassVar[bool] = True
+
+    def __init__(self, parameters: KvAwareParameters) -> None:
+        self._parameters = parameters
+        cpu, storage = parameters.cpu_block_cost, parameters.storage_block_cost
+        # Rows are nested depths, so each weighs what its blocks gain over the next slower tier.
+        self._tier_gains = np.array([cpu, storage - cpu, 1 - storage])
+
+    def choose(self, facts: Facts, rng: Random) -> Choice:
+        reused = self._reused_blocks(facts)
+        costs = self._costs(facts, reused)
+        self._surcharge_overloaded(facts, costs)
+        ranked = facts.slots[order := rank(costs, self._parameters.tie_tolerance_ms, rng)]
+        return Choice(ranked, costs, self._reason(facts, reused, int(order[0])))
+
+    def _reused_blocks(self, facts: Facts) -> Floats | None:
+        """What each candidate saves, in computed blocks [n]; None where that is to be ignored."""
+        parameters = self._parameters
+        if facts.prompt_blocks < parameters.min_prompt_blocks:
+            return None
+        deepest = np.maximum(facts.speculative, facts.tiers[Tier.STORAGE])
+        if deepest.max() < parameters.min_overlap_blocks:
+            return None
+        weight = parameters.speculative_weight
+        on_its_way = weight * facts.speculative + (1 - weight) * facts.tiers[Tier.GPU]
+        reused: Floats = np.maximum(self._tier_gains @ facts.tiers, on_its_way)
+        return np.minimum(reused, facts.reusable_blocks, out=reused)
+
+    def _costs(self, facts: Facts, reused: Floats | None) -> Floats:
+        parameters = self._parameters
+        per_token = parameters.prefill_ms_per_token
+        own: Floats | float = parameters.prefill_base_ms + per_token * facts.prompt_tokens
+        if reused is not None:
+            own = own - (per_token * facts.block_size) * reused
+        costs: Floats = facts.requests.astype(np.float64)
+        costs *= parameters.interference_weight
+        costs += parameters.overlap_weight
+        costs *= own
+        costs += per_token * facts.prefill_tokens
+        costs += parameters.decode_ms_per_block * facts.decode_blocks
+        return costs
+
+    def _surcharge_overloaded(self, facts: Facts, costs: Floats) -> None:
+        """Bounded loads (Mirrokni et al. 2018); with one request each, nobody is over the bound."""
+        candidates = len(costs)
+        mean = int(facts.requests.sum()) / candidates
+        bound = self._parameters.max_load_ratio * (mean + 1) - 1
+        is_over = facts.requests > bound
+        if is_over.any():
+            costs[is_over] += costs.max() + 1
+
+    def _reason(self, facts: Facts, reused: Floats | None, chosen: int) -> Reason:
+        if len(facts.slots) == 1:
+            return Reason.ONLY_CANDIDATE
+        if reused is None:
+            is_short = facts.prompt_blocks < max(self._parameters.min_prompt_blocks, 1)
+            return Reason.SHORT_PROMPT if is_short else Reason.NO_OVERLAP
+        if facts.tiers[Tier.STORAGE, chosen]:
+            return Reason.KV_OVERLAP
+        if facts.speculative[chosen]:
+            return Reason.SPECULATIVE_OVERLAP
+        return Reason.OVERLAP_OUTWEIGHED

@@ -1,0 +1,66 @@
+"""Policies by name, and the one way to make one. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from router.core.errors import ConfigurationError
+from router.policies.base import Parameters, RoutingPolicy
+from router.policies.kv_aware import KvAware, KvAwareParameters
+from router.policies.least_loaded import LeastLoaded, LoadParameters
+from router.policies.power_of_two import PowerOfTwo
+from router.policies.round_robin import RoundRobin, RoundRobinParameters
+
+P = TypeVar("P", bound=Parameters)
+
+DEFAULT_POLICY = KvAware.name
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """A policy by name with its parameters as a JSON object: hashable, and cheap to send."""
+
+    name: str = DEFAULT_POLICY
+    parameters: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A policy's parameter model and what makes the policy from a JSON object of parameters.
+
+    `make` raises pydantic's `ValidationError`.
+    """
+
+    parameters: type[Parameters]
+    make: Callable[[str], RoutingPolicy]
+
+
+def _register(kind: type[P], policy: Callable[[P], RoutingPolicy]) -> Registration:
+    return Registration(kind, lambda parameters: policy(kind.model_validate_json(parameters)))
+
+
+POLICIES: Mapping[str, Registration] = MappingProxyType(
+    {
+        KvAware.name: _register(KvAwareParameters, KvAware),
+        LeastLoaded.name: _register(LoadParameters, LeastLoaded),
+        PowerOfTwo.name: _register(LoadParameters, PowerOfTwo),
+        RoundRobin.name: _register(RoundRobinParameters, RoundRobin),
+    }
+)
+
+
+def make_policy(spec: PolicySpec, *, key: str = "") -> RoutingPolicy:
+    """Raises `ConfigurationError` naming the wrong key below `key`, the spec's own place."""
+    registration = POLICIES.get(spec.name)
+    if registration is None:
+        known = ", ".join(sorted(POLICIES))
+        raise ConfigurationError(f"{key}policy", f"{spec.name!r} is none of {known}")
+    try:
+        return registration.make(spec.parameters)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(["parameters", *map(str, first["loc"])])
+        raise ConfigurationError(f"{key}{path}", first["msg"]) from error
