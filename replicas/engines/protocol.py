@@ -3,7 +3,7 @@
 Every engine passes `tests/contract/test_engine_contract.py`.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -56,7 +56,7 @@ class Engine(Protocol):
         """Loads the model, warms up and returns when requests can be served."""
         ...
 
-    def generate(self, request: EngineRequest) -> AsyncIterator[bytes]:
+    def generate(self, request: EngineRequest) -> AsyncGenerator[bytes, None]:
         """Yields the answer's body.
 
         Streamed: each item is one or more whole server-sent events, the last `data: [DONE]`

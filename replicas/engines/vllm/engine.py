@@ -1,0 +1,154 @@
+"""The real engine: vLLM's AsyncLLM behind the `Engine` protocol.
+
+Importing this module imports vLLM; `open_engine` in the package sets the environment first.
+"""
+
+import asyncio
+import logging
+from argparse import Namespace
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
+
+from replicas.engines.protocol import EngineInfo, EngineRequest
+from replicas.engines.vllm import failures
+from replicas.engines.vllm.arguments import HASH_ALGORITHM, vllm_arguments
+from replicas.engines.vllm.calls import engine_request_ids
+from replicas.engines.vllm.event_sockets import EventSockets
+from replicas.engines.vllm.health import StepClock
+from replicas.engines.vllm.openai_layer import OpenAiLayer
+from replicas.engines.vllm.warmup import warmup_requests
+from router.configuration import ModelConfig
+from router.core.errors import EngineDead, WarmpathError
+
+logger = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 10.0
+
+
+class VllmEngine:
+    """One engine; `exports_ray_metrics` sends vLLM's metrics through Ray's exporter."""
+
+    def __init__(self, model: ModelConfig, *, exports_ray_metrics: bool = False) -> None:
+        self._model = model
+        self._exports_ray_metrics = exports_ray_metrics
+        self._steps = StepClock()
+        self._llm: AsyncLLM | None = None
+        self._layer: OpenAiLayer | None = None
+        self._sockets: EventSockets | None = None
+
+    async def start(self) -> EngineInfo:
+        """Takes 20 to 60 s for the tiny model on a CPU; raises `ConfigurationError`."""
+        self._sockets = EventSockets()
+        try:
+            return await self._start(self._sockets)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, sockets: EventSockets) -> EngineInfo:
+        events = sockets.config()
+        arguments = await asyncio.to_thread(vllm_arguments, self._model, kv_events_config=events)
+        self._llm = await asyncio.to_thread(self._load, arguments)
+        self._layer = await OpenAiLayer.build(self._llm, arguments)
+        for request in warmup_requests(self._model.name):
+            await self._drain(request)
+        return self._info(self._llm, sockets)
+
+    def _load(self, arguments: Namespace) -> AsyncLLM:
+        """Blocks until the weights are loaded."""
+        loggers = [self._steps.stat_logger]
+        if self._exports_ray_metrics:
+            loggers.append(RayPrometheusStatLogger)
+        return AsyncLLM.from_engine_args(
+            AsyncEngineArgs.from_cli_args(arguments), stat_loggers=loggers
+        )
+
+    def _info(self, llm: AsyncLLM, sockets: EventSockets) -> EngineInfo:
+        cache = llm.vllm_config.cache_config
+        return EngineInfo(
+            model=self._model.name,
+            block_size=cache.block_size,
+            max_model_len=llm.model_config.max_model_len,
+            total_blocks=cache.num_gpu_blocks,
+            hash_algorithm=HASH_ALGORITHM,
+            kv_events_endpoint=sockets.events_endpoint,
+            kv_replay_endpoint=sockets.replay_endpoint,
+        )
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[bytes, None]:
+        llm, layer = self._running()
+        if self.num_unfinished() == 0:
+            self._steps.tick()
+        cancels = _cancels()
+        is_complete = False
+        try:
+            async with aclosing(layer.answer(request)) as answer:
+                async for part in answer:
+                    _raise_if_cancelled_since(cancels)
+                    yield part.encode()
+            is_complete = True
+        except WarmpathError:
+            raise
+        except Exception as failure:  # the edge to vLLM, whose errors have many types
+            logger.warning("request %s failed in vLLM", request.request_id, exc_info=True)
+            raise failures.from_exception(failure) from failure
+        finally:
+            if not is_complete:
+                await llm.abort(engine_request_ids(request))
+
+    async def _drain(self, request: EngineRequest) -> None:
+        async for _ in self.generate(request):
+            pass
+
+    async def reset_prefix_cache(self) -> bool:
+        llm, _ = self._running()
+        return bool(await llm.reset_prefix_cache())
+
+    def num_unfinished(self) -> int:
+        return 0 if self._llm is None else int(self._llm.get_num_unfinished_requests())
+
+    async def check_health(self) -> None:
+        llm, _ = self._running()
+        timeout_s = self._model.health_check_timeout_s
+        if llm.errored:
+            raise EngineDead("the engine died")
+        if self.num_unfinished() == 0:
+            await self._ping(llm, timeout_s)
+        elif self._steps.idle_s() > timeout_s:
+            raise EngineDead(f"the engine has made no step for {timeout_s:g} s")
+
+    async def _ping(self, llm: AsyncLLM, timeout_s: float) -> None:
+        """An idle engine takes no steps; a call to its process shows whether that still lives."""
+        try:
+            await asyncio.wait_for(llm.is_sleeping(), timeout_s)
+        except TimeoutError as error:
+            raise EngineDead(f"the engine has not answered for {timeout_s:g} s") from error
+
+    async def stop(self) -> None:
+        llm, self._llm, self._layer = self._llm, None, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown, STOP_TIMEOUT_S)
+        if self._sockets is not None:
+            self._sockets.close()
+            self._sockets = None
+
+    def _running(self) -> tuple[AsyncLLM, OpenAiLayer]:
+        if self._llm is None or self._layer is None:
+            raise EngineDead("the engine is not running")
+        return self._llm, self._layer
+
+
+def _cancels() -> int:
+    """How often the running task was asked to stop."""
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0
+
+
+def _raise_if_cancelled_since(count: int) -> None:
+    """vLLM turns a cancelled request into an ordinary answer; the task must still stop."""
+    if _cancels() > count:
+        raise asyncio.CancelledError
