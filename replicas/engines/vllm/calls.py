@@ -18,7 +18,8 @@ from replicas.engines.protocol import EngineRequest, Route
 
 def unpack(prompt: bytes) -> list[int]:
     """Token ids of a packed prompt (little-endian u32)."""
-    return np.frombuffer(prompt, dtype="<u4").tolist()
+    ids: list[int] = np.frombuffer(prompt, dtype="<u4").tolist()
+    return ids
 
 
 def chat_call(request: EngineRequest) -> ChatCompletionRequest:
