@@ -1,0 +1,129 @@
+"""From one request and its overlaps to a decision, through the request's policy. Pure.
+
+Neither looks up nor books: that is the selector's.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router.candidates import Directory
+from router.core.types import ReplicaId, Slot, Tier
+from router.decision import Decision, SelectRequest
+from router.explanations import Record
+from router.policies.base import Choice, Facts, RoutingPolicy
+from router.policies.registry import PolicySpec, make_policy
+
+
+class Overlap(Protocol):
+    """Leading blocks of one prompt by slot: `tiers` int32 [3, max_replicas], nested depths;
+    `speculative` int32 [max_replicas], at least row 0 of `tiers`."""
+
+    @property
+    def tiers(self) -> NDArray[np.int32]: ...
+
+    @property
+    def speculative(self) -> NDArray[np.int32]: ...
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A policy in use, and how many choices it has made."""
+
+    policy: RoutingPolicy
+    turn: int = 0
+
+
+class Chooser:
+    """Policies in use, the least recently used leaving past `max_policies`, and their chance."""
+
+    def __init__(self, rng: Random, *, max_alternatives: int, max_policies: int) -> None:
+        self._rng = rng
+        self._max_alternatives = max_alternatives
+        self._max_policies = max_policies
+        self._seats: OrderedDict[PolicySpec, _Seat] = OrderedDict()
+
+    def choose(
+        self,
+        request: SelectRequest,
+        overlap: Overlap,
+        loads: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        directory: Directory,
+    ) -> Record:
+        """`loads` [3, max_replicas] is the ledger's; `slots` [n >= 1] the candidates.
+
+        Raises `ConfigurationError` for a policy that cannot be. O(n log n).
+        """
+        seat = self._seat(request.policy)
+        facts = _facts(request, overlap, loads, slots, seat.turn)
+        seat.turn += 1
+        choice = seat.policy.choose(facts, self._rng)
+        ranked = tuple(
+            directory.names[Slot(slot)] for slot in choice.ranked[: self._max_alternatives].tolist()
+        )
+        decision = _decision(request, overlap, choice, ranked)
+        return Record(decision, request.tenant, request.policy, facts, choice, directory)
+
+    def _seat(self, spec: PolicySpec) -> _Seat:
+        seat = self._seats.get(spec)
+        if seat is not None:
+            self._seats.move_to_end(spec)
+            return seat
+        seat = self._seats[spec] = _Seat(make_policy(spec))
+        if len(self._seats) > self._max_policies:
+            self._seats.popitem(last=False)
+        return seat
+
+
+def _facts(
+    request: SelectRequest,
+    overlap: Overlap,
+    loads: NDArray[np.int64],
+    slots: NDArray[np.int64],
+    turn: int,
+) -> Facts:
+    tiers = overlap.tiers.take(slots, axis=1)
+    speculative = overlap.speculative.take(slots)
+    if not request.reads_cache:
+        tiers, speculative = np.zeros_like(tiers), np.zeros_like(speculative)
+    prefill_tokens, decode_blocks, requests = loads.take(slots, axis=1)
+    return Facts(
+        slots,
+        tiers,
+        speculative,
+        prefill_tokens,
+        decode_blocks,
+        requests,
+        request.prompt_tokens,
+        request.block_size,
+        turn,
+        request.hints,
+    )
+
+
+def _decision(
+    request: SelectRequest, overlap: Overlap, choice: Choice, ranked: tuple[ReplicaId, ...]
+) -> Decision:
+    slot = int(choice.ranked[0])
+    confirmed = int(overlap.tiers[Tier.GPU, slot])
+    speculative = int(overlap.speculative[slot])
+    reusable = max(request.prompt_tokens - 1, 0) // request.block_size
+    if not request.reads_cache:
+        reusable = 0
+    held = min(max(speculative, int(overlap.tiers[Tier.STORAGE, slot])), reusable)
+    return Decision(
+        booking_id=request.booking_id,
+        replica_id=ranked[0],
+        ranked=ranked,
+        overlap_blocks=confirmed,
+        speculative_blocks=speculative,
+        load_blocks=(),
+        forecast_blocks=min(confirmed, reusable),
+        uncached_tokens=request.prompt_tokens - held * request.block_size,
+        reason=choice.reason,
+    )

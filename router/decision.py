@@ -1,0 +1,106 @@
+"""What the selector is asked and what it answers. Values only; pure."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router.core.types import BookingId, ReplicaId, Tenant
+from router.policies.base import NO_HINTS, Hints, Reason
+from router.policies.registry import PolicySpec
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelectRequest:
+    """One prompt that wants a replica.
+
+    `hashes` uint64: the chain of its full blocks. After `expires_at`, on the clock of the call's
+    `now`, nobody waits for the answer. `candidates`: the replicas to choose from, all if None.
+    `reads_cache` is false where the engine will reuse nothing (prompt log-probabilities).
+    """
+
+    booking_id: BookingId
+    tenant: Tenant
+    hashes: NDArray[np.uint64]
+    prompt_tokens: int
+    block_size: int
+    expires_at: float
+    lease_s: float
+    policy: PolicySpec = PolicySpec()
+    reads_cache: bool = True
+    candidates: tuple[ReplicaId, ...] | None = None
+    excluded: tuple[ReplicaId, ...] = ()
+    hints: Hints = NO_HINTS
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBlock:
+    """A stored block to load before prefill: its place in the chain, its store, its key there."""
+
+    position: int
+    store_id: str
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where a request goes and what is expected there, in blocks from the prompt's start.
+
+    `ranked` begins with `replica_id` and is cut after the selector's `max_alternatives`.
+    `forecast_blocks` are those that the engine is expected to report as cached;
+    `uncached_tokens` is what was booked, with speculative blocks taken as held.
+    """
+
+    booking_id: BookingId
+    replica_id: ReplicaId
+    ranked: tuple[ReplicaId, ...]
+    overlap_blocks: int
+    speculative_blocks: int
+    load_blocks: tuple[LoadBlock, ...]
+    forecast_blocks: int
+    uncached_tokens: int
+    reason: Reason
+
+
+class RejectionCause(StrEnum):
+    """Why there is no decision."""
+
+    EXPIRED = "expired"
+    """The deadline had passed before it was its turn; nobody waits."""
+    NO_REPLICA = "no_replica"
+    INVALID_POLICY = "invalid_policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Nothing was booked."""
+
+    booking_id: BookingId
+    cause: RejectionCause
+
+
+Outcome = Decision | Rejection
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateView:
+    """One candidate as the policy saw it: cost in the policy's unit, overlaps in blocks."""
+
+    replica_id: ReplicaId
+    cost: float
+    overlap_blocks: int
+    speculative_blocks: int
+    prefill_tokens: int
+    decode_blocks: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A decision with all that it was made from, candidates in order of cost."""
+
+    decision: Decision
+    tenant: Tenant
+    policy: PolicySpec
+    candidates: tuple[CandidateView, ...]
