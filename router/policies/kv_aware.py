@@ -91,6 +91,8 @@ class KvAware:
         weight = parameters.speculative_weight
         on_its_way = weight * facts.speculative + (1 - weight) * facts.tiers[Tier.GPU]
         reused: Floats = np.maximum(self._tier_gains @ facts.tiers, on_its_way)
+        if parameters.min_overlap_blocks > 1:
+            reused[deepest < parameters.min_overlap_blocks] = 0
         return np.minimum(reused, facts.reusable_blocks, out=reused)
 
     def _costs(self, facts: Facts, reused: Floats | None) -> Floats:

@@ -1,0 +1,193 @@
+"""What every routing policy promises, whatever its rule. Runs on each name in the registry."""
+
+from collections import Counter
+from dataclasses import fields, replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from router.core.errors import ConfigurationError
+from router.policies.base import Choice, Facts, Reason, RoutingPolicy
+from router.policies.registry import POLICIES, PolicySpec, make_policy
+
+BLOCK_SIZE = 16
+
+pytestmark = pytest.mark.parametrize("name", sorted(POLICIES))
+
+
+@st.composite
+def some_facts(draw: st.DrawFn, max_load: int = 100_000) -> Facts:
+    """Any facts that the selector can build: distinct slots, nested overlaps, loads from 0."""
+    slots = draw(st.lists(st.integers(0, 999), min_size=1, max_size=9, unique=True))
+    prompt_tokens = draw(st.integers(0, 2000))
+    prompt_blocks = prompt_tokens // BLOCK_SIZE
+
+    def row(most: int) -> list[int]:
+        size = len(slots)
+        return draw(st.lists(st.integers(0, most), min_size=size, max_size=size))
+
+    tiers = np.sort(np.array([row(prompt_blocks) for _ in range(3)], dtype=np.int32), axis=0)
+    return Facts(
+        slots=np.array(slots, dtype=np.int64),
+        tiers=tiers,
+        speculative=np.maximum(np.array(row(prompt_blocks), dtype=np.int32), tiers[0]),
+        prefill_tokens=np.array(row(max_load), dtype=np.int64),
+        decode_blocks=np.array(row(max_load), dtype=np.int64),
+        requests=np.array(row(200), dtype=np.int64),
+        prompt_tokens=prompt_tokens,
+        block_size=BLOCK_SIZE,
+        turn=draw(st.integers(0, 10_000)),
+    )
+
+
+def idle(candidates: int, *, prompt_tokens: int = 640, turn: int = 0) -> Facts:
+    """Candidates that hold nothing and do nothing."""
+    return Facts(
+        slots=np.arange(candidates, dtype=np.int64),
+        tiers=np.zeros((3, candidates), dtype=np.int32),
+        speculative=np.zeros(candidates, dtype=np.int32),
+        prefill_tokens=np.zeros(candidates, dtype=np.int64),
+        decode_blocks=np.zeros(candidates, dtype=np.int64),
+        requests=np.zeros(candidates, dtype=np.int64),
+        prompt_tokens=prompt_tokens,
+        block_size=BLOCK_SIZE,
+        turn=turn,
+    )
+
+
+def policy(name: str) -> RoutingPolicy:
+    return make_policy(PolicySpec(name))
+
+
+def rank_of(choice: Choice, slot: int) -> int:
+    return choice.ranked.tolist().index(slot)
+
+
+@given(facts=some_facts(), seed=st.integers(0, 2**32))
+def test_ranks_every_candidate_once_and_nothing_else(name: str, facts: Facts, seed: int) -> None:
+    choice = policy(name).choose(facts, Random(seed))
+    assert sorted(choice.ranked.tolist()) == sorted(facts.slots.tolist())
+    assert choice.costs.shape == facts.slots.shape
+    assert np.isfinite(choice.costs).all()
+    assert choice.reason in Reason
+
+
+@given(facts=some_facts(), seed=st.integers(0, 2**32))
+def test_equal_facts_and_chance_give_an_equal_choice(name: str, facts: Facts, seed: int) -> None:
+    """Also from one and the same policy object: it remembers nothing."""
+    used = policy(name)
+    first = used.choose(facts, Random(seed))
+    for again in (used.choose(facts, Random(seed)), policy(name).choose(facts, Random(seed))):
+        assert again.ranked.tolist() == first.ranked.tolist()
+        assert again.costs.tolist() == first.costs.tolist()
+        assert again.reason is first.reason
+
+
+@given(facts=some_facts())
+def test_changes_no_facts(name: str, facts: Facts) -> None:
+    arrays = [field.name for field in fields(facts) if field.name not in _SCALARS]
+    for array in arrays:
+        getattr(facts, array).flags.writeable = False
+    policy(name).choose(facts, Random(0))
+
+
+_SCALARS = {"prompt_tokens", "block_size", "turn", "hints"}
+
+
+def test_a_single_candidate_is_chosen_for_that_reason(name: str) -> None:
+    choice = policy(name).choose(idle(1), Random(0))
+    assert choice.ranked.tolist() == [0]
+    assert choice.reason is Reason.ONLY_CANDIDATE
+
+
+def test_an_empty_prompt_is_placed(name: str) -> None:
+    choice = policy(name).choose(idle(3, prompt_tokens=0), Random(0))
+    assert sorted(choice.ranked.tolist()) == [0, 1, 2]
+
+
+def test_huge_loads_and_prompts_are_ranked(name: str) -> None:
+    huge = np.array([2**60, 2**61, 0], dtype=np.int64)
+    facts = replace(
+        idle(3), prefill_tokens=huge, decode_blocks=huge, requests=huge, prompt_tokens=2**40
+    )
+    chosen = policy(name)
+    choice = chosen.choose(facts, Random(0))
+    assert sorted(choice.ranked.tolist()) == [0, 1, 2]
+    assert np.isfinite(choice.costs).all()
+    if chosen.needs_load:
+        assert rank_of(choice, 2) < rank_of(choice, 1)
+
+
+def test_equal_candidates_get_equal_shares(name: str) -> None:
+    chosen, rng, shares = policy(name), Random(7), Counter[int]()
+    for turn in range(4000):
+        shares[int(chosen.choose(idle(4, turn=turn), rng).ranked[0])] += 1
+    assert all(850 < shares[slot] < 1150 for slot in range(4)), shares
+
+
+@settings(max_examples=200)
+@given(facts=some_facts(), data=st.data())
+def test_more_load_never_makes_a_replica_more_attractive(
+    name: str, facts: Facts, data: st.DataObject
+) -> None:
+    chosen = policy(name)
+    if not chosen.needs_load:
+        return
+    position = data.draw(st.integers(0, len(facts.slots) - 1))
+    load = data.draw(st.sampled_from(["prefill_tokens", "decode_blocks", "requests"]))
+    raised: np.ndarray = getattr(facts, load).copy()
+    raised[position] += data.draw(st.integers(1, 5000))
+    busier = replace(facts, **{load: raised})
+    slot, seed = int(facts.slots[position]), data.draw(st.integers(0, 2**32))
+    before = rank_of(chosen.choose(facts, Random(seed)), slot)
+    assert rank_of(chosen.choose(busier, Random(seed)), slot) >= before
+
+
+@settings(max_examples=200)
+@given(facts=some_facts(), data=st.data())
+def test_more_overlap_never_makes_a_replica_less_attractive(
+    name: str, facts: Facts, data: st.DataObject
+) -> None:
+    chosen = policy(name)
+    if not chosen.needs_overlap or not facts.prompt_blocks:
+        return
+    position = data.draw(st.integers(0, len(facts.slots) - 1))
+    depth = data.draw(st.integers(0, facts.prompt_blocks))
+    first_row = data.draw(st.integers(0, 3))
+    tiers, speculative = facts.tiers.copy(), facts.speculative.copy()
+    tiers[first_row:, position] = np.maximum(tiers[first_row:, position], depth)
+    speculative[position] = max(speculative[position], tiers[0, position])
+    if first_row == 3:
+        speculative[position] = max(speculative[position], depth)
+    warmer = replace(facts, tiers=tiers, speculative=speculative)
+    slot, seed = int(facts.slots[position]), data.draw(st.integers(0, 2**32))
+    before = rank_of(chosen.choose(facts, Random(seed)), slot)
+    assert rank_of(chosen.choose(warmer, Random(seed)), slot) <= before
+
+
+def test_an_unknown_parameter_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="overlap_wieght") as caught:
+        make_policy(PolicySpec(name, '{"overlap_wieght": 1.0}'), key="rules[0].")
+    assert caught.value.key == "rules[0].parameters.overlap_wieght"
+
+
+def test_a_parameter_of_the_wrong_type_is_refused_by_name(name: str) -> None:
+    for parameter in POLICIES[name].parameters.model_fields:
+        with pytest.raises(ConfigurationError) as caught:
+            make_policy(PolicySpec(name, f'{{"{parameter}": "much"}}'))
+        assert caught.value.key == f"parameters.{parameter}"
+
+
+def test_parameters_are_frozen(name: str) -> None:
+    parameters = POLICIES[name].parameters()
+    for parameter in type(parameters).model_fields:
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(parameters, parameter, 1)
+
+
+def test_is_registered_under_its_own_name(name: str) -> None:
+    assert policy(name).name == name
