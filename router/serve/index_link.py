@@ -1,0 +1,272 @@
+"""One process's traffic with the block index: flights out, landings in, breaker and probes.
+
+Every path is counted. Decides nothing about requests; that is the client's.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from router.core.errors import IndexUnavailable
+from router.core.types import ReplicaId
+from router.serve.breaker import Breaker
+from router.serve.caller_bookings import CallerBookings, LiveBooking, Notes
+from router.serve.coalescing import Batch, Cause, Coalescer, Waiter
+from router.serve.flights import ActorClock, Booked, pack_flight
+from router.serve.wire import MAX_FLIGHT_REQUESTS, Announcement, Answer, Landing, Outcome
+
+_log = logging.getLogger(__name__)
+
+_MAX_NOTES = 1024
+_MAX_ANNOUNCED = 256
+_MAX_ALOFT = 8
+_MAX_FLIGHT_BYTES = 64 * 1024
+"""Ray carries arguments up to 100 KB in the call itself; larger ones take the object store."""
+
+IndexBatch = Batch[Booked, Answer]
+
+
+class IndexConnection(Protocol):
+    """The way to the actor, whichever generation of it lives."""
+
+    async def exchange(self, flight: bytes) -> Landing:
+        """Raises `IndexUnavailable` where there is no actor, or it died with the call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """Times and bounds. `lease_s` is how long a booking outlives its ingress.
+
+    `call_limit_s`: how long a late answer is waited for, to release what it booked.
+    """
+
+    deadline_s: float = 0.020
+    call_limit_s: float = 30.0
+    misses_to_open: int = 3
+    probe_interval_s: float = 1.0
+    lease_s: float = 30.0
+    note_delay_s: float = 0.005
+    repeat_after_s: float = 0.2
+    max_waiting: int = 4096
+
+
+@dataclass(slots=True)
+class LinkCounters:
+    """Since the start. `late_answers`: decisions that came when nobody waited, released."""
+
+    flights: int = 0
+    flights_failed: int = 0
+    flights_late: int = 0
+    late_answers: int = 0
+    breaker_opened: int = 0
+    breaker_closed: int = 0
+    incarnations: int = 0
+
+
+class IndexLink:
+    """Owned by one event loop. `bookings` is shared with the client, who writes its news there."""
+
+    def __init__(
+        self, connection: IndexConnection, bookings: CallerBookings, settings: LinkSettings
+    ) -> None:
+        self.members: tuple[ReplicaId, ...] = ()
+        self.counters = LinkCounters()
+        self._settings = settings
+        self._connection = connection
+        self._bookings = bookings
+        self._loop = asyncio.get_running_loop()
+        self._breaker = Breaker(settings.misses_to_open, settings.probe_interval_s)
+        self._clock = ActorClock(settings.deadline_s)
+        self._members_version = -1
+        self._incarnation: int | None = None
+        # A late answer of a former life must not look like another restart.
+        self._lives: deque[int] = deque(maxlen=16)
+        self._aloft: set[asyncio.Task[bool]] = set()
+        self._prober: asyncio.Task[None] | None = None
+        self._note_timer: asyncio.TimerHandle | None = None
+        self._renewal = self._loop.call_later(settings.lease_s / 3, self._renew)
+        self._coalescer: Coalescer[Booked, Answer] = Coalescer(
+            self._depart,
+            self._missed,
+            deadline_s=settings.deadline_s,
+            max_waiting=settings.max_waiting,
+            max_batch=MAX_FLIGHT_REQUESTS,
+            max_batch_bytes=_MAX_FLIGHT_BYTES,
+        )
+
+    @property
+    def is_broken(self) -> bool:
+        """The breaker is open: asking would only cost a deadline."""
+        return self._breaker.is_open
+
+    def ask(self, booked: Booked) -> "asyncio.Future[Answer | Cause]":
+        return self._coalescer.submit(booked, len(booked.request.hashes))
+
+    def tell_soon(self, delay_s: float | None = None) -> None:
+        """News travels with the next request, or alone a little later."""
+        if self._note_timer is None:
+            delay_s = self._settings.note_delay_s if delay_s is None else delay_s
+            self._note_timer = self._loop.call_later(delay_s, self._tell)
+
+    async def close(self) -> None:
+        """Answers all waiters, tells the last news, ends every task."""
+        self._renewal.cancel()
+        if self._note_timer is not None:
+            self._note_timer.cancel()
+        if self._prober is not None:
+            self._prober.cancel()
+        self._coalescer.close()
+        if self._bookings.has_news and not self.is_broken:
+            await asyncio.wait({self._start(Batch())}, timeout=self._settings.deadline_s * 5)
+        tasks = [*self._aloft, *([self._prober] if self._prober is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _tell(self) -> None:
+        self._note_timer = None
+        if self._bookings.has_news and not self.is_broken:
+            self._coalescer.demand()
+
+    def _renew(self) -> None:
+        self._bookings.renew()
+        self._tell()
+        self._renewal = self._loop.call_later(self._settings.lease_s / 3, self._renew)
+
+    def _depart(self, batch: IndexBatch) -> None:
+        if len(self._aloft) < _MAX_ALOFT:
+            self._start(batch)
+        else:
+            self._fail(batch.waiters, Cause.UNAVAILABLE)
+            self._coalescer.landed(batch)
+
+    def _start(self, batch: IndexBatch) -> asyncio.Task[bool]:
+        task = self._loop.create_task(self._fly(batch))
+        self._aloft.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[bool]) -> None:
+        self._aloft.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.counters.flights_failed += 1
+            _log.error("a flight to the block index broke; its requests decide locally: %r", error)
+
+    async def _fly(self, batch: IndexBatch) -> bool:
+        """One call, from packing to the waiters' answers. True where it was answered."""
+        notes = self._bookings.take_notes(_MAX_NOTES)
+        announced = self._bookings.take_announcements(_MAX_ANNOUNCED)
+        flight = self._pack(batch, notes, announced)
+        self.counters.flights += 1
+        sent_at = self._loop.time()
+        try:
+            async with asyncio.timeout(self._settings.call_limit_s):
+                landing = await self._connection.exchange(flight)
+        except (IndexUnavailable, TimeoutError) as error:
+            self._crash(batch, notes, announced, error)
+            return False
+        else:
+            self._land(batch, landing, sent_at)
+            return True
+        finally:
+            self._coalescer.landed(batch)
+
+    def _pack(self, batch: IndexBatch, notes: Notes, announced: list[Announcement]) -> bytes:
+        to_actor = self._clock.to_actor
+        booked = [(waiter.request, to_actor(waiter.deadline)) for waiter in batch.waiters]
+        return pack_flight(
+            booked,
+            notes,
+            announced,
+            lease_s=self._settings.lease_s,
+            members_version=self._members_version,
+        )
+
+    def _crash(
+        self, batch: IndexBatch, notes: Notes, announced: list[Announcement], error: Exception
+    ) -> None:
+        _log.debug("the block index did not answer: %s", error)
+        self.counters.flights_failed += 1
+        self._bookings.put_back(notes, announced)
+        self._fail(batch.waiters, Cause.UNAVAILABLE)
+        if not batch.is_late:
+            self._missed()
+
+    def _land(self, batch: IndexBatch, landing: Landing, sent_at: float) -> None:
+        self._meet(landing, sent_at)
+        if landing.unplaced:
+            self._bookings.announce_again(landing.unplaced)
+            self.tell_soon(self._settings.repeat_after_s)
+        for waiter, answer in zip(batch.waiters, landing.answers, strict=True):
+            is_booked = answer.outcome == Outcome.CHOSEN
+            if waiter.answer(answer):
+                if is_booked:
+                    self._record(waiter.request, answer)
+            elif is_booked:
+                self.counters.late_answers += 1
+                self._bookings.release(waiter.request.booking_id)
+                self.tell_soon()
+        if batch.waiters and not batch.is_late:
+            self._breaker.answered()
+
+    def _meet(self, landing: Landing, sent_at: float) -> None:
+        """Notices another life of the actor: it is told of every live booking again."""
+        if landing.incarnation not in self._lives:
+            self._clock.reset()
+            self._incarnation = landing.incarnation
+            self._lives.append(landing.incarnation)
+            self._members_version = -1
+            self.counters.incarnations += 1
+            self._bookings.announce_all()
+            self.tell_soon()
+        if landing.incarnation == self._incarnation:
+            self._clock.observe(sent_at, self._loop.time(), landing.now)
+            if landing.members is not None:
+                self._members_version = landing.members_version
+                self._adopt(landing.members)
+
+    def _adopt(self, members: tuple[str, ...]) -> None:
+        """An index that knows nobody is a fresh one: who was known before is the better guess."""
+        if members:
+            self.members = tuple(ReplicaId(member) for member in members)
+
+    def _record(self, booked: Booked, answer: Answer) -> None:
+        request = booked.request
+        booking = LiveBooking(
+            ReplicaId(answer.ranked[0]),
+            request.tenant,
+            request.prompt_tokens,
+            answer.uncached_tokens,
+            request.block_size,
+        )
+        self._bookings.add(booked.booking_id, booking, is_announced=True)
+
+    def _fail(self, waiters: list[Waiter[Booked, Answer]], cause: Cause) -> None:
+        for waiter in waiters:
+            waiter.answer(cause)
+
+    def _missed(self) -> None:
+        self.counters.flights_late += 1
+        if self._breaker.missed(self._loop.time()):
+            self.counters.breaker_opened += 1
+            _log.warning("the block index missed its deadlines; deciding locally, probing it")
+            self._prober = self._loop.create_task(self._probe())
+
+    async def _probe(self) -> None:
+        """One flight an interval until one is back in time; it carries the news that waited."""
+        while self._breaker.is_open:
+            await asyncio.sleep(self._breaker.probe_wait_s(self._loop.time()))
+            self._breaker.probed(self._loop.time())
+            if len(self._aloft) < _MAX_ALOFT:
+                flight = self._start(Batch())
+                await asyncio.wait({flight}, timeout=self._settings.deadline_s)
+                self._judge(flight)
+
+    def _judge(self, probe: asyncio.Task[bool]) -> None:
+        is_answered = probe.done() and not probe.cancelled() and probe.exception() is None
+        if is_answered and probe.result() and self._breaker.answered():
+            self.counters.breaker_closed += 1
+            _log.info("the block index answers in time again")
