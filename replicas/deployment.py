@@ -15,12 +15,15 @@ DRAIN_TIMEOUT_S = 60.0
 """How long a stopping replica may finish what it streams."""
 
 
-def build_deployment(model: ModelConfig) -> "Application":
-    """The Serve application node of one model, to be bound into the ingress."""
+def build_deployment(model: ModelConfig, *, max_queued_requests: int = -1) -> "Application":
+    """The Serve application node of one model, to be bound into the ingress.
+
+    `max_queued_requests` bounds what one ingress lets wait for a free replica; -1 is no bound.
+    """
     from ray import serve
 
-    deployment = serve.deployment(**deployment_options(model))(LLMServer)
-    return deployment.bind(model.model_dump())
+    options = deployment_options(model) | {"max_queued_requests": max_queued_requests}
+    return serve.deployment(**options)(LLMServer).bind(model.model_dump())
 
 
 def deployment_name(model: ModelConfig) -> str:

@@ -101,7 +101,7 @@ class IngressConfig(Section):
     render_workers: int = Field(2, ge=1)
     max_body_bytes: int = Field(8 * 1024 * 1024, ge=1024)
     max_ongoing_requests: int = Field(1024, ge=1)
-    max_queued_requests: int = Field(256, ge=0)
+    max_queued_requests: int = Field(256, ge=1)
     retry_after_s: int = Field(1, ge=1)
     first_token_timeout_s: float = Field(600, gt=0)
 

@@ -1,0 +1,146 @@
+"""From a raw body to an engine request: decode, rules, salt, validation, token ids.
+
+Runs on the render loop. Whatever is the client's fault is known when it returns, so that it is
+answered before anything else happens.
+"""
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import msgspec
+
+from replicas.engines.protocol import EngineRequest, Route
+from router.core.errors import InvalidRequest, NotFound
+from router.core.types import Tenant
+from serve_app.allow_list import ApiRoute, Json, allow
+from serve_app.body import decode_object
+from serve_app.content import check_content
+from serve_app.errors import CountFault
+from serve_app.salts import CacheSalts
+
+logger = logging.getLogger(__name__)
+
+ENGINE_ROUTES = {
+    ApiRoute.CHAT: Route.CHAT,
+    ApiRoute.COMPLETIONS: Route.COMPLETIONS,
+    ApiRoute.RESPONSES: Route.RESPONSES,
+}
+
+
+class PromptRenderer(Protocol):
+    """What admission needs of `serve_app.rendering.Renderer`."""
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    @property
+    def accepts_media(self) -> bool: ...
+
+    def validated(self, route: ApiRoute, body: Json) -> Any: ...
+
+    async def render(self, route: ApiRoute, body: Json, request: Any) -> tuple[bytes, ...]: ...
+
+    async def tokenize(self, body: Json) -> Json: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that may go to a replica of `model`."""
+
+    model: str
+    request: EngineRequest
+
+
+class Admission:
+    """`renderers` has every served model; None where its tokenizer could not be loaded."""
+
+    def __init__(
+        self,
+        renderers: Mapping[str, PromptRenderer | None],
+        salts: CacheSalts,
+        count: CountFault,
+    ) -> None:
+        self._renderers = renderers
+        self._salts = salts
+        self._count = count
+
+    async def admit(self, route: ApiRoute, raw: bytes, tenant: Tenant) -> Admitted:
+        """Raises `InvalidRequest` or `NotFound`. O(body)."""
+        body = decode_object(raw)
+        model = self.model_of(body)
+        renderer = self._renderers[model]
+        allowed = allow(route, body)
+        has_media = check_content(
+            route, allowed.body, accepts_media=renderer is not None and renderer.accepts_media
+        )
+        request = EngineRequest(
+            request_id=uuid.uuid4().hex,
+            route=ENGINE_ROUTES[route],
+            body=_encoded(allowed.body),
+            prompts=(),
+            cache_salt=self._salts.salt(tenant, allowed.client_salt),
+            is_stream=_is_stream(allowed.body),
+            needs_render=has_media or allowed.needs_render,
+        )
+        return Admitted(model, await self._rendered(renderer, route, allowed.body, request))
+
+    async def tokenize(self, raw: bytes) -> Json:
+        """The answer of `/tokenize`. Raises `InvalidRequest` or `NotFound`."""
+        body = decode_object(raw)
+        renderer = self._renderers[self.model_of(body)]
+        if renderer is None:
+            raise InvalidRequest("This model's tokenizer is not available.", param="model")
+        allowed = allow(ApiRoute.TOKENIZE, body).body
+        check_content(ApiRoute.TOKENIZE, allowed, accepts_media=renderer.accepts_media)
+        return await renderer.tokenize(allowed)
+
+    def model_of(self, body: Json) -> str:
+        """The model that `body` names; the only one where it names none."""
+        name = body.get("model")
+        if name is None and len(self._renderers) == 1:
+            return next(iter(self._renderers))
+        if not isinstance(name, str):
+            raise InvalidRequest("'model' must name a model.", param="model")
+        if name not in self._renderers:
+            raise unknown_model()
+        return name
+
+    async def _rendered(
+        self, renderer: PromptRenderer | None, route: ApiRoute, body: Json, request: EngineRequest
+    ) -> EngineRequest:
+        """Without a working renderer the engine renders: served, but blind to its cached prefix."""
+        if renderer is None:
+            self._count("no_renderer")
+            return replace(request, needs_render=True)
+        validated = renderer.validated(route, body)
+        try:
+            return replace(request, prompts=await renderer.render(route, body, validated))
+        except InvalidRequest:
+            raise
+        except Exception:
+            logger.exception("request %s could not be rendered here", request.request_id)
+            self._count("render_failed")
+            return replace(request, needs_render=True)
+
+
+def unknown_model() -> NotFound:
+    return NotFound(
+        "The model does not exist or is not served here.", param="model", code="model_not_found"
+    )
+
+
+def _is_stream(body: Json) -> bool:
+    stream = body.get("stream")
+    if not isinstance(stream, bool | None):
+        raise InvalidRequest("'stream' must be true or false.", param="stream")
+    return bool(stream)
+
+
+def _encoded(body: Json) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except (OverflowError, RecursionError) as error:
+        raise InvalidRequest("The body holds a number that is out of range.") from error

@@ -1,0 +1,66 @@
+"""Calls to replicas through Serve, with its many errors turned into ours."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
+from ray.serve.exceptions import (
+    BackPressureError,
+    DeploymentUnavailableError,
+    ReplicaUnavailableError,
+)
+from ray.serve.handle import DeploymentHandle
+
+from replicas.engines.protocol import EngineRequest
+from router.core.errors import EngineDead, NoReplica, Unavailable, WarmpathError
+from serve_app.errors import CountFault, unexpected
+
+GRPC_SAFE_BYTES = 3 * 1024 * 1024
+"""Serve's gRPC handles refuse arguments of more than 4 MiB; larger ones go through the actor."""
+
+_LOST = (ActorDiedError, ActorUnavailableError, RayActorError, ReplicaUnavailableError)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCalls:
+    """The replicas of one model, behind one deployment handle."""
+
+    handle: DeploymentHandle
+    retry_after_s: int
+    count: CountFault
+
+    async def send(self, request: EngineRequest) -> AsyncGenerator[bytes, None]:
+        """Yields the answer of whichever replica Serve chooses; raises only `WarmpathError`s.
+
+        Closing it cancels the call, wherever it is.
+        """
+        response = self._handle_for(request).generate.remote(request)
+        try:
+            async for item in response:
+                yield item
+        except (asyncio.CancelledError, GeneratorExit):
+            response.cancel()
+            raise
+        except Exception as error:
+            raise self._translate(error) from error
+
+    def _handle_for(self, request: EngineRequest) -> DeploymentHandle:
+        size = len(request.body) + sum(map(len, request.prompts))
+        if size > GRPC_SAFE_BYTES:
+            return self.handle.options(stream=True, _by_reference=True)
+        return self.handle.options(stream=True)
+
+    def _translate(self, error: Exception) -> WarmpathError:
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, WarmpathError):
+            return cause
+        if isinstance(cause, BackPressureError):
+            self.count("queue_full")
+            return Unavailable("Too many requests are waiting.", retry_after_s=self.retry_after_s)
+        if isinstance(cause, DeploymentUnavailableError):
+            self.count("deployment_unavailable")
+            return NoReplica("The model is not available.", retry_after_s=self.retry_after_s)
+        if isinstance(cause, _LOST):
+            return EngineDead("The replica died while it answered.")
+        return unexpected(error, self.count, "calling a replica")
