@@ -121,6 +121,11 @@ class CallerBookings:
         else:
             self.release(booking_id)
 
+    def settle_all(self) -> None:
+        """The process goes: whatever it had under way ends with it."""
+        for booking_id in list(self._live):
+            self.settle(booking_id)
+
     def release(self, booking_id: BookingId) -> None:
         """Ends a booking in the index that is not live here: nobody took the decision."""
         settled = self._notes.settled

@@ -36,8 +36,15 @@ _OUTCOMES = {
 class FlightDesk:
     """Applies flights to the selector of one actor life, `incarnation`."""
 
-    def __init__(self, selector: Selector, leases: ReplicaLeases, incarnation: Incarnation) -> None:
+    def __init__(
+        self,
+        selector: Selector,
+        ledger: LoadLedger,
+        leases: ReplicaLeases,
+        incarnation: Incarnation,
+    ) -> None:
         self._selector = selector
+        self._ledger = ledger
         self._leases = leases
         self._incarnation = incarnation
 

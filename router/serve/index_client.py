@@ -131,7 +131,8 @@ class IndexClient:
         }
 
     async def close(self) -> None:
-        """Who still waits decides locally; the last news is told, every task ended."""
+        """Who still waits decides locally, what is live is released, every task ends."""
+        self._bookings.settle_all()
         await self._link.close()
 
     def _decide_locally(self, request: RoutingRequest, cause: Cause) -> Route:
@@ -139,9 +140,9 @@ class IndexClient:
         self._fallbacks[cause] += 1
         booking_id = self._new_id()
         ranked = rank_locally(request.hashes, self._eligible(request), self._bookings.in_flight)
-        if ranked:
+        if ranked and cause is not Cause.CLOSED:
             self._bookings.add(booking_id, _cold(request, ranked[0]), is_announced=False)
-        else:
+        if not ranked:
             self._unplaced += 1
         return Route(booking_id, tuple(ranked), f"fallback:{cause}", is_fallback=True)
 

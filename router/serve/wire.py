@@ -1,6 +1,7 @@
 """What crosses between the block index's actor and its callers: bytes in, bytes out.
 
 MessagePack arrays of plain values; block hashes travel as packed little-endian u64, never as lists.
+Event batches and snapshots have the form of `router.core.events`.
 `hello` and the hand-over keep their form across protocols, all else may change with `PROTOCOL`.
 """
 
@@ -131,37 +132,10 @@ class Landing(Message, frozen=True):
     successor: str | None = None
 
 
-class Events(Message, frozen=True):
-    """One batch of a replica's net changes, by tier: packed u64 hashes. Empty = a renewal."""
-
-    replica_id: str
-    incarnation: int
-    seq: int
-    cleared: bool
-    stored: tuple[bytes, bytes, bytes]
-    removed: tuple[bytes, bytes, bytes]
-
-
 class Registration(Message, frozen=True):
     replica_id: str
     incarnation: int
     block_size: int
-
-
-class SnapshotPhase(IntEnum):
-    BEGIN = 0
-    CHUNK = 1
-    END = 2
-
-
-class SnapshotPart(Message, frozen=True):
-    """`seq` is that of the last batch contained in the snapshot. Hashes by tier, packed u64."""
-
-    replica_id: str
-    incarnation: int
-    phase: int
-    seq: int
-    stored: tuple[bytes, bytes, bytes]
 
 
 class Verdict(IntEnum):
@@ -198,16 +172,8 @@ def decode_landing(payload: bytes) -> Landing:
     return _LANDING.decode(payload)
 
 
-def decode_events(payload: bytes) -> Events:
-    return _EVENTS.decode(payload)
-
-
 def decode_registration(payload: bytes) -> Registration:
     return _REGISTRATION.decode(payload)
-
-
-def decode_snapshot_part(payload: bytes) -> SnapshotPart:
-    return _SNAPSHOT_PART.decode(payload)
 
 
 def decode_receipt(payload: bytes) -> Receipt:
@@ -226,7 +192,5 @@ def unpack_u64(packed: bytes) -> NDArray[np.uint64]:
 _ENCODER = msgspec.msgpack.Encoder()
 _FLIGHT = msgspec.msgpack.Decoder(Flight)
 _LANDING = msgspec.msgpack.Decoder(Landing)
-_EVENTS = msgspec.msgpack.Decoder(Events)
 _REGISTRATION = msgspec.msgpack.Decoder(Registration)
-_SNAPSHOT_PART = msgspec.msgpack.Decoder(SnapshotPart)
 _RECEIPT = msgspec.msgpack.Decoder(Receipt)

@@ -47,7 +47,7 @@ def test_a_hot_prefix_spills_over_within_the_bound() -> None:
 
 
 def test_a_prompt_without_a_full_block_goes_to_the_least_loaded() -> None:
-    in_flight = {member: 2 for member in MEMBERS} | {MEMBERS[5]: 1}
+    in_flight = dict.fromkeys(MEMBERS, 2) | {MEMBERS[5]: 1}
 
     assert rank_locally(b"", MEMBERS, in_flight)[0] == MEMBERS[5]
 
