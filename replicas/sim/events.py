@@ -8,7 +8,7 @@ import msgspec
 MEDIUM = "GPU"
 
 
-class KVEvent(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
+class KVEvent(msgspec.Struct, frozen=True, tag=True):
     """Base of the three events; `type` on the wire is the class's name."""
 
 
@@ -16,7 +16,7 @@ class BlockStored(KVEvent, frozen=True):
     """Blocks became reusable. `token_ids` are of all of them, in order.
 
     `parent_block_hash` is the block before the first, `None` at the root. `extra_keys` has one
-    entry a block: the cache salt for a salted root block, else `None`; absent when all are.
+    entry a block: the cache salt for a salted root block, else `None`.
     """
 
     block_hashes: tuple[int, ...]
@@ -26,8 +26,8 @@ class BlockStored(KVEvent, frozen=True):
     lora_id: int | None
     medium: str
     lora_name: str | None
-    extra_keys: tuple[tuple[str, ...] | None, ...] | None = None
-    group_idx: int | None = None
+    extra_keys: tuple[tuple[str, ...] | None, ...]
+    group_idx: int
 
 
 class BlockRemoved(KVEvent, frozen=True):
@@ -35,7 +35,7 @@ class BlockRemoved(KVEvent, frozen=True):
 
     block_hashes: tuple[int, ...]
     medium: str
-    group_idx: int | None = None
+    group_idx: int
 
 
 class AllBlocksCleared(KVEvent, frozen=True):

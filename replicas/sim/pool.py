@@ -35,7 +35,7 @@ class StoredRun:
     def event(self) -> BlockStored:
         """The event; a salt is named at the root block only."""
         is_salted_root = self.parent is None and self.cache_salt is not None
-        rest = (None,) * (len(self.hashes) - 1)
+        root = (self.cache_salt or "",) if is_salted_root else None
         return BlockStored(
             block_hashes=self.hashes,
             parent_block_hash=self.parent,
@@ -44,7 +44,7 @@ class StoredRun:
             lora_id=None,
             medium=MEDIUM,
             lora_name=None,
-            extra_keys=((self.cache_salt or "",), *rest) if is_salted_root else None,
+            extra_keys=(root, *(None,) * (len(self.hashes) - 1)),
             group_idx=0,
         )
 

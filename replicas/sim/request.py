@@ -110,6 +110,9 @@ def _checked_choices(body: _Body) -> int:
     if not 1 <= choices <= MAX_CHOICES:
         message = f"n must be at least 1 and at most {MAX_CHOICES}, got {choices}."
         raise RequestRejected(message, param="n")
+    if choices > 1 and body.temperature == 0:
+        message = f"n must be 1 when using greedy sampling, got {choices}."
+        raise RequestRejected(message, param="n")
     return choices
 
 
