@@ -4,6 +4,7 @@ Pure. The time is an argument, and nothing leaves by the arrival of something el
 calls `sweep`. All calls but those that say otherwise are O(log bookings).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -103,6 +104,11 @@ class LoadLedger:
     def get(self, booking_id: BookingId) -> Booking | None:
         entry = self._entries.get(booking_id)
         return None if entry is None else entry.booking
+
+    def outstanding(self) -> Iterator[tuple[Booking, int, int]]:
+        """Live bookings, each with its prefill tokens and decode blocks as they stand."""
+        for entry in self._entries.values():
+            yield entry.booking, entry.prefill_tokens, entry.decode_blocks
 
     def book(self, booking: Booking, now: float) -> list[Booking]:
         """Enters a booking; returns those that it displaced, none below the cap.

@@ -60,6 +60,15 @@ def test_the_first_token_ends_the_prefill_alone() -> None:
     assert loads(ledger, 0) == (0, 7, 1)
 
 
+def test_outstanding_bookings_come_with_their_present_load() -> None:
+    ledger = LoadLedger(REPLICAS)
+    ledger.book(booking(1), now=0.0)
+    ledger.book(booking(2, 3), now=0.0)
+    ledger.first_token(BookingId(1), now=1.0)
+    ledger.progress(BookingId(1), 30, now=1.0)
+    assert list(ledger.outstanding()) == [(booking(1), 0, 9), (booking(2, 3), 68, 7)]
+
+
 def test_output_grows_blocks_and_a_late_smaller_total_takes_none_back() -> None:
     ledger = LoadLedger(REPLICAS)
     ledger.book(booking(1), now=0.0)
