@@ -1,0 +1,93 @@
+"""A Serve config file, read and checked as a whole before anything starts."""
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+from ray.serve.schema import ServeDeploySchema
+
+from replicas.engines.vllm.arguments import validate_engine_args
+from router.configuration import AppConfig, configuration_error, parse_config
+from router.core.errors import ConfigurationError
+from serve_app.auth import check_auth
+
+IMPORT_PATH = "serve_app.app:build"
+"""What an application's `import_path` must be for its `args` to be ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """Where Serve will listen, and the file's applications that are Warmpath's, by name."""
+
+    path: Path
+    host: str
+    port: int
+    apps: dict[str, AppConfig]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the port."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+def read_config_file(path: Path) -> ConfigFile:
+    """Parses and types the file. Raises `ConfigurationError` naming the first offending key."""
+    raw = _load(path)
+    try:
+        schema = ServeDeploySchema.model_validate(raw)
+    except ValidationError as error:
+        raise configuration_error(error, root=str(path)) from error
+    apps = {
+        application.name: _app(application.name, application.args)
+        for application in schema.applications
+        if application.import_path == IMPORT_PATH
+    }
+    if not apps:
+        raise ConfigurationError("applications", f"none has the import_path {IMPORT_PATH}")
+    return ConfigFile(path, schema.http_options.host, schema.http_options.port, apps)
+
+
+def check(file: ConfigFile, environ: Mapping[str, str] = os.environ) -> None:
+    """Everything that would end the start: engine arguments, keys and secret. Starts nothing."""
+    for app in file.apps.values():
+        for model in app.models:
+            validate_engine_args(model)
+        check_auth(app.auth, environ)
+
+
+def check_closed(file: ConfigFile) -> None:
+    """Refuses a port that a network can reach while some application lets everyone in."""
+    for name, app in file.apps.items():
+        has_keys = app.auth.keys_file is not None or app.auth.keys_env is not None
+        if not (file.is_local or has_keys):
+            raise ConfigurationError(
+                "http_options.host",
+                f"{file.host} opens the application {name!r} to the network without API keys; "
+                "set auth.keys_file (see `warmpath keys add`) or bind 127.0.0.1",
+            )
+
+
+def _load(path: Path) -> object:
+    try:
+        return yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(str(path), "cannot be read") from error
+    except yaml.YAMLError as error:
+        raise ConfigurationError(str(path), f"is not YAML: {error}") from error
+
+
+def _app(name: str, args: object) -> AppConfig:
+    try:
+        return parse_config(args)
+    except ConfigurationError as error:
+        reason = error.message.removeprefix(f"{error.key}: ")
+        raise ConfigurationError(f"applications.{name}.args.{error.key}", reason) from error
