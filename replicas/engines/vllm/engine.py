@@ -4,27 +4,25 @@ Importing this module imports vLLM; `open_engine` in the package sets the enviro
 """
 
 import asyncio
-import logging
 from argparse import Namespace
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 
 from replicas.engines.protocol import EngineInfo, EngineRequest
 from replicas.engines.vllm import failures
 from replicas.engines.vllm.arguments import HASH_ALGORITHM, vllm_arguments
 from replicas.engines.vllm.calls import engine_request_ids
+from replicas.engines.vllm.counting import CountingLLM
 from replicas.engines.vllm.event_sockets import EventSockets
 from replicas.engines.vllm.health import StepClock
 from replicas.engines.vllm.openai_layer import OpenAiLayer
 from replicas.engines.vllm.warmup import warmup_requests
 from router.configuration import ModelConfig
-from router.core.errors import EngineDead, WarmpathError
-
-logger = logging.getLogger(__name__)
+from router.core.errors import EngineDead
 
 STOP_TIMEOUT_S = 10.0
 
@@ -36,7 +34,7 @@ class VllmEngine:
         self._model = model
         self._exports_ray_metrics = exports_ray_metrics
         self._steps = StepClock()
-        self._llm: AsyncLLM | None = None
+        self._llm: CountingLLM | None = None
         self._layer: OpenAiLayer | None = None
         self._sockets: EventSockets | None = None
 
@@ -58,16 +56,16 @@ class VllmEngine:
             await self._drain(request)
         return self._info(self._llm, sockets)
 
-    def _load(self, arguments: Namespace) -> AsyncLLM:
+    def _load(self, arguments: Namespace) -> CountingLLM:
         """Blocks until the weights are loaded."""
         loggers = [self._steps.stat_logger]
         if self._exports_ray_metrics:
             loggers.append(RayPrometheusStatLogger)
-        return AsyncLLM.from_engine_args(
+        return CountingLLM.from_engine_args(
             AsyncEngineArgs.from_cli_args(arguments), stat_loggers=loggers
         )
 
-    def _info(self, llm: AsyncLLM, sockets: EventSockets) -> EngineInfo:
+    def _info(self, llm: CountingLLM, sockets: EventSockets) -> EngineInfo:
         cache = llm.vllm_config.cache_config
         return EngineInfo(
             model=self._model.name,
@@ -88,17 +86,19 @@ class VllmEngine:
         try:
             async with aclosing(layer.answer(request)) as answer:
                 async for part in answer:
-                    _raise_if_cancelled_since(cancels)
                     yield part.encode()
             is_complete = True
-        except WarmpathError:
-            raise
         except Exception as failure:  # the edge to vLLM, whose errors have many types
-            logger.warning("request %s failed in vLLM", request.request_id, exc_info=True)
-            raise failures.from_exception(failure) from failure
+            if _cancels() > cancels:
+                raise asyncio.CancelledError from failure  # vLLM answers it like a bad request
+            if llm.errored:
+                raise EngineDead("the engine died") from failure
+            raise failures.translated(failure, request.request_id) from failure
         finally:
+            ids = engine_request_ids(request)
+            llm.forget(ids)
             if not is_complete:
-                await llm.abort(engine_request_ids(request))
+                await llm.abort(ids)
 
     async def _drain(self, request: EngineRequest) -> None:
         async for _ in self.generate(request):
@@ -121,7 +121,7 @@ class VllmEngine:
         elif self._steps.idle_s() > timeout_s:
             raise EngineDead(f"the engine has made no step for {timeout_s:g} s")
 
-    async def _ping(self, llm: AsyncLLM, timeout_s: float) -> None:
+    async def _ping(self, llm: CountingLLM, timeout_s: float) -> None:
         """An idle engine takes no steps; a call to its process shows whether that still lives."""
         try:
             await asyncio.wait_for(llm.is_sleeping(), timeout_s)
@@ -131,24 +131,26 @@ class VllmEngine:
     async def stop(self) -> None:
         llm, self._llm, self._layer = self._llm, None, None
         if llm is not None:
-            await asyncio.to_thread(llm.shutdown, STOP_TIMEOUT_S)
+            await _shut_down(llm)
         if self._sockets is not None:
             self._sockets.close()
             self._sockets = None
 
-    def _running(self) -> tuple[AsyncLLM, OpenAiLayer]:
+    def _running(self) -> tuple[CountingLLM, OpenAiLayer]:
         if self._llm is None or self._layer is None:
             raise EngineDead("the engine is not running")
         return self._llm, self._layer
+
+
+async def _shut_down(llm: CountingLLM) -> None:
+    """Requests in flight fail at once; the reader of outputs stops before there are none."""
+    llm.output_processor.propagate_error(EngineDeadError())
+    if llm.output_handler is not None:
+        llm.output_handler.cancel()
+    await asyncio.to_thread(llm.shutdown, STOP_TIMEOUT_S)
 
 
 def _cancels() -> int:
     """How often the running task was asked to stop."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
-
-
-def _raise_if_cancelled_since(count: int) -> None:
-    """vLLM turns a cancelled request into an ordinary answer; the task must still stop."""
-    if _cancels() > count:
-        raise asyncio.CancelledError

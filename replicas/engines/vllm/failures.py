@@ -4,6 +4,7 @@ vLLM raises, returns an `ErrorResponse`, or writes the error into the stream as 
 """
 
 import json
+import logging
 from http import HTTPStatus
 
 from vllm.entrypoints.serve import create_error_response
@@ -18,14 +19,21 @@ from router.core.errors import (
     WarmpathError,
 )
 
+logger = logging.getLogger(__name__)
+
 _ERROR_EVENT = 'data: {"error":'
 
 
-def from_exception(failure: Exception) -> WarmpathError:
-    """Uses vLLM's own table from exceptions to HTTP statuses."""
+def translated(failure: Exception, request_id: str) -> WarmpathError:
+    """Uses vLLM's own table from exceptions to HTTP statuses; logs what is no client's fault."""
+    if isinstance(failure, WarmpathError):
+        return failure
     if isinstance(failure, EngineDeadError):
         return EngineDead("the engine died")
-    return from_response(create_error_response(failure))
+    error = from_response(create_error_response(failure))
+    if isinstance(error, EngineError):
+        logger.error("request %s failed in vLLM", request_id, exc_info=failure)
+    return error
 
 
 def from_response(response: ErrorResponse) -> WarmpathError:

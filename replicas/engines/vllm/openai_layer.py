@@ -8,15 +8,20 @@ from argparse import Namespace
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-from vllm.v1.engine.async_llm import AsyncLLM
 
 from replicas.engines.protocol import EngineRequest, Route
 from replicas.engines.vllm import failures
-from replicas.engines.vllm.calls import chat_call, completion_call, responses_call
+from replicas.engines.vllm.calls import (
+    chat_call,
+    completion_call,
+    engine_request_ids,
+    responses_call,
+)
+from replicas.engines.vllm.counting import CountingLLM, is_usage_event, with_cached_tokens
 
 _BEFORE_ENGINE = frozenset({"response.created", "response.in_progress"})
 """Events of a response that vLLM writes before the engine has accepted the request."""
@@ -25,14 +30,15 @@ _BEFORE_ENGINE = frozenset({"response.created", "response.in_progress"})
 class OpenAiLayer:
     """One per engine. Raises errors of ours only where vLLM reports instead of raising."""
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, llm: CountingLLM, state: Any) -> None:
+        self._llm = llm
         self._state = state
 
     @classmethod
-    async def build(cls, llm: AsyncLLM, arguments: Namespace) -> "OpenAiLayer":
+    async def build(cls, llm: CountingLLM, arguments: Namespace) -> "OpenAiLayer":
         state = SimpleNamespace()
         await init_app_state(llm, state, arguments, await llm.get_supported_tasks())
-        return cls(state)
+        return cls(llm, state)
 
     async def answer(self, request: EngineRequest) -> AsyncGenerator[str, None]:
         """The body: whole server-sent events, or one JSON document."""
@@ -40,14 +46,36 @@ class OpenAiLayer:
         if isinstance(result, ErrorResponse):
             raise failures.from_response(result)
         if not request.is_stream:
-            yield result.model_dump_json(by_alias=request.route is Route.RESPONSES)
+            yield self._document(request, result)
             return
-        events = _response_events(result) if request.route is Route.RESPONSES else result
-        async with aclosing(events):
+        async with aclosing(self._events(request, result)) as events:
             async for event in events:
                 if error := failures.from_event(event):
                     raise error
                 yield event
+
+    def _document(self, request: EngineRequest, response: Any) -> str:
+        if _is_list_of_prompts(request):
+            details = response.usage.prompt_tokens_details
+            details.cached_tokens = self._llm.cached_tokens(engine_request_ids(request))
+        return str(response.model_dump_json(by_alias=request.route is Route.RESPONSES))
+
+    def _events(self, request: EngineRequest, events: Any) -> AsyncGenerator[str, None]:
+        if request.route is Route.RESPONSES:
+            return _response_events(events)
+        if _is_list_of_prompts(request):
+            return self._with_summed_usage(engine_request_ids(request), events)
+        return cast("AsyncGenerator[str, None]", events)
+
+    async def _with_summed_usage(
+        self, request_ids: list[str], events: AsyncGenerator[str, None]
+    ) -> AsyncGenerator[str, None]:
+        async with aclosing(events):
+            async for event in events:
+                if is_usage_event(event):
+                    yield with_cached_tokens(event, self._llm.cached_tokens(request_ids))
+                else:
+                    yield event
 
     async def _call(self, request: EngineRequest) -> Any:
         match request.route:
@@ -63,6 +91,10 @@ class OpenAiLayer:
                 return await self._state.openai_serving_responses.create_responses(
                     responses_call(request)
                 )
+
+
+def _is_list_of_prompts(request: EngineRequest) -> bool:
+    return len(request.prompts) > 1
 
 
 async def _response_events(events: AsyncGenerator[Any, None]) -> AsyncGenerator[str, None]:
