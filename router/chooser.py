@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router.candidates import Directory
+from router.core.ledger import LoadLedger
 from router.core.types import ReplicaId, Slot, Tier
 from router.decision import Decision, SelectRequest
 from router.explanations import Record
@@ -41,7 +42,10 @@ class _Seat:
 class Chooser:
     """Policies in use, the least recently used leaving past `max_policies`, and their chance."""
 
-    def __init__(self, rng: Random, *, max_alternatives: int, max_policies: int) -> None:
+    def __init__(
+        self, ledger: LoadLedger, rng: Random, *, max_alternatives: int, max_policies: int
+    ) -> None:
+        self._ledger = ledger
         self._rng = rng
         self._max_alternatives = max_alternatives
         self._max_policies = max_policies
@@ -51,16 +55,16 @@ class Chooser:
         self,
         request: SelectRequest,
         overlap: Overlap,
-        loads: NDArray[np.int64],
         slots: NDArray[np.int64],
         directory: Directory,
+        now: float,
     ) -> Record:
-        """`loads` [3, max_replicas] is the ledger's; `slots` [n >= 1] the candidates.
+        """Among the candidates `slots` [n >= 1]. O(n log n).
 
-        Raises `ConfigurationError` for a policy that cannot be. O(n log n).
+        Raises `ConfigurationError` for a policy that cannot be.
         """
         seat = self._seat(request.policy)
-        facts = _facts(request, overlap, loads, slots, seat.turn)
+        facts = self._facts(request, overlap, slots, seat.turn, now)
         seat.turn += 1
         choice = seat.policy.choose(facts, self._rng)
         ranked = tuple(
@@ -79,31 +83,32 @@ class Chooser:
             self._seats.popitem(last=False)
         return seat
 
-
-def _facts(
-    request: SelectRequest,
-    overlap: Overlap,
-    loads: NDArray[np.int64],
-    slots: NDArray[np.int64],
-    turn: int,
-) -> Facts:
-    tiers = overlap.tiers.take(slots, axis=1)
-    speculative = overlap.speculative.take(slots)
-    if not request.reads_cache:
-        tiers, speculative = np.zeros_like(tiers), np.zeros_like(speculative)
-    prefill_tokens, decode_blocks, requests = loads.take(slots, axis=1)
-    return Facts(
-        slots,
-        tiers,
-        speculative,
-        prefill_tokens,
-        decode_blocks,
-        requests,
-        request.prompt_tokens,
-        request.block_size,
-        turn,
-        request.hints,
-    )
+    def _facts(
+        self,
+        request: SelectRequest,
+        overlap: Overlap,
+        slots: NDArray[np.int64],
+        turn: int,
+        now: float,
+    ) -> Facts:
+        tiers = overlap.tiers.take(slots, axis=1)
+        speculative = overlap.speculative.take(slots)
+        if not request.reads_cache:
+            tiers, speculative = np.zeros_like(tiers), np.zeros_like(speculative)
+        prefill_tokens, decode_blocks, requests = self._ledger.loads.take(slots, axis=1)
+        return Facts(
+            slots,
+            tiers,
+            speculative,
+            prefill_tokens,
+            decode_blocks,
+            requests,
+            self._ledger.recent_tokens.at(now, slots),
+            request.prompt_tokens,
+            request.block_size,
+            turn,
+            request.hints,
+        )
 
 
 def _decision(

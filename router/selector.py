@@ -88,7 +88,9 @@ class Selector:
         self._max_decisions = max_decisions
         self._decisions: OrderedDict[BookingId, Decision] = OrderedDict()
         self._explanations = Explanations()
-        self._chooser = Chooser(rng, max_alternatives=max_alternatives, max_policies=max_policies)
+        self._chooser = Chooser(
+            ledger, rng, max_alternatives=max_alternatives, max_policies=max_policies
+        )
 
     def select(self, requests: Sequence[SelectRequest], now: float) -> list[Outcome]:
         """One outcome a request, in their order. O(blocks + candidates · log candidates) each.
@@ -198,9 +200,8 @@ class Selector:
         if not len(slots):
             self.counters.no_replica += 1
             return Rejection(request.booking_id, RejectionCause.NO_REPLICA)
-        loads = self._ledger.loads
         try:
-            record = self._chooser.choose(request, overlap, loads, slots, candidates.directory)
+            record = self._chooser.choose(request, overlap, slots, candidates.directory, now)
         except ConfigurationError:
             self.counters.invalid_policy += 1
             return Rejection(request.booking_id, RejectionCause.INVALID_POLICY)

@@ -1,7 +1,7 @@
 """The load ledger: what has been routed to each replica and has not ended there.
 
-Pure. The time is an argument, and nothing leaves by the arrival of something else alone: a timer
-calls `sweep`. All calls but those that say otherwise are O(log bookings).
+Pure: the time is an argument, and a timer calls `sweep`. All calls but those that say otherwise
+are O(log bookings).
 """
 
 from collections.abc import Iterator
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router.core.lapses import LapseQueue
+from router.core.load_totals import LoadTotals, TenantLoad
+from router.core.recent import FadingTotals
 from router.core.types import BookingId, Slot, Tenant
 
 
@@ -29,15 +31,6 @@ class Booking:
     uncached_tokens: int
     block_size: int
     lease_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class TenantLoad:
-    """What one tenant has booked on all replicas together."""
-
-    prefill_tokens: int = 0
-    decode_blocks: int = 0
-    requests: int = 0
 
 
 @dataclass(slots=True)
@@ -70,23 +63,22 @@ class LoadLedger:
     `decode_blocks`: KV blocks that booked requests hold or will hold once scheduled, prompt and
     output so far; `requests`: booked requests. At most `max_bookings` are kept: at the cap a
     booking displaces the one that would lapse first.
+
+    `recent_tokens` holds the uncached tokens booked lately, ended or not, fading by half every
+    `recent_half_life_s`: how much of each cache has been written over.
     """
 
-    def __init__(self, max_replicas: int, max_bookings: int = 65_536) -> None:
-        if max_replicas < 1 or max_bookings < 1:
-            raise ValueError("a ledger holds at least one replica and one booking")
+    def __init__(
+        self, max_replicas: int, max_bookings: int = 65_536, recent_half_life_s: float = 60.0
+    ) -> None:
+        assert max_bookings >= 1
         self.max_bookings = max_bookings
         self.counters = LedgerCounters()
-        self._loads = np.zeros((3, max_replicas), dtype=np.int64)
-        # One cell through a memoryview costs a third of one through the array.
-        self._cells: tuple[memoryview[int], ...] = tuple(row.data for row in self._loads)
+        self.recent_tokens = FadingTotals(max_replicas, recent_half_life_s)
+        self._totals = LoadTotals(max_replicas)
         self._entries: dict[BookingId, _Entry] = {}
         self._by_slot: dict[Slot, set[BookingId]] = {}
-        self._by_tenant: dict[Tenant, list[int]] = {}
         self._lapses: LapseQueue[BookingId] = LapseQueue()
-        self.loads = self._loads.view()
-        self.loads.flags.writeable = False
-        self.prefill_tokens, self.decode_blocks, self.requests = self.loads
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -94,12 +86,29 @@ class LoadLedger:
     def __contains__(self, booking_id: BookingId) -> bool:
         return booking_id in self._entries
 
+    @property
+    def loads(self) -> NDArray[np.int64]:
+        """All three, int64 [3, max_replicas] in the order above: a live view."""
+        return self._totals.loads
+
+    @property
+    def prefill_tokens(self) -> NDArray[np.int64]:
+        return self._totals.prefill_tokens
+
+    @property
+    def decode_blocks(self) -> NDArray[np.int64]:
+        return self._totals.decode_blocks
+
+    @property
+    def requests(self) -> NDArray[np.int64]:
+        return self._totals.requests
+
     def tenant(self, tenant: Tenant) -> TenantLoad:
-        return TenantLoad(*self._by_tenant.get(tenant, ()))
+        return self._totals.tenant(tenant)
 
     def tenants(self) -> dict[Tenant, TenantLoad]:
         """Tenants with at least one booking. A copy; O(tenants)."""
-        return {tenant: TenantLoad(*load) for tenant, load in self._by_tenant.items()}
+        return self._totals.tenants()
 
     def get(self, booking_id: BookingId) -> Booking | None:
         entry = self._entries.get(booking_id)
@@ -124,6 +133,7 @@ class LoadLedger:
         self._entries[booking.booking_id] = entry
         self._lapses.add(booking.booking_id, now + booking.lease_s)
         self._enter_slot(entry)
+        self.recent_tokens.add(booking.slot, booking.uncached_tokens, now)
         self.counters.booked += 1
         return displaced
 
@@ -178,6 +188,7 @@ class LoadLedger:
 
     def forget(self, slot: Slot) -> list[Booking]:
         """The replica is gone: releases and returns all that was booked there. O(of them)."""
+        self.recent_tokens.clear(slot)
         booking_ids = sorted(self._by_slot.get(slot, ()))
         for booking_id in booking_ids:
             self._lapses.remove(booking_id)
@@ -186,18 +197,15 @@ class LoadLedger:
 
     def check_integrity(self) -> None:
         """Every total equals the sum of its bookings. O(replicas + bookings); for tests."""
-        loads = np.zeros_like(self._loads)
-        tenants: dict[Tenant, NDArray[np.int64]] = {}
-        for booking_id, entry in self._entries.items():
-            booking = entry.booking
-            change = np.array([entry.prefill_tokens, entry.decode_blocks, 1])
-            loads[:, booking.slot] += change
-            tenants[booking.tenant] = tenants.get(booking.tenant, 0) + change
-            assert booking_id in self._by_slot[booking.slot] and booking_id in self._lapses
-        assert (loads == self._loads).all() and (loads >= 0).all()
-        assert {tenant: load.tolist() for tenant, load in tenants.items()} == self._by_tenant
-        assert len(self._lapses) == len(self._entries)
-        assert sum(map(len, self._by_slot.values())) == len(self._entries) <= self.max_bookings
+        expected = LoadTotals(self.loads.shape[1])
+        for booking, prefill_tokens, decode_blocks in self.outstanding():
+            expected.add(booking.slot, booking.tenant, prefill_tokens, decode_blocks, 1)
+            assert booking.booking_id in self._by_slot[booking.slot]
+            assert booking.booking_id in self._lapses
+        assert (self.loads == expected.loads).all() and (self.loads >= 0).all()
+        assert self.tenants() == expected.tenants()
+        assert len(self._lapses) == len(self._entries) <= self.max_bookings
+        assert sum(map(len, self._by_slot.values())) == len(self._entries)
 
     def _known(self, booking_id: BookingId) -> _Entry | None:
         entry = self._entries.get(booking_id)
@@ -206,17 +214,8 @@ class LoadLedger:
         return entry
 
     def _add(self, entry: _Entry, prefill_tokens: int, decode_blocks: int, requests: int) -> None:
-        slot, tenant = entry.booking.slot, entry.booking.tenant
-        prefill_cells, block_cells, request_cells = self._cells
-        prefill_cells[slot] += prefill_tokens
-        block_cells[slot] += decode_blocks
-        request_cells[slot] += requests
-        load = self._by_tenant.setdefault(tenant, [0, 0, 0])
-        load[0] += prefill_tokens
-        load[1] += decode_blocks
-        load[2] += requests
-        if not load[2]:
-            del self._by_tenant[tenant]
+        booking = entry.booking
+        self._totals.add(booking.slot, booking.tenant, prefill_tokens, decode_blocks, requests)
 
     def _take_out(self, booking_id: BookingId) -> Booking:
         """Off the books; the lease is the caller's to end."""

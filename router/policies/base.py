@@ -62,7 +62,8 @@ class Facts:
     `tiers` int32 [3, n], by `Tier`: leading blocks each held at that tier or a faster one, so row 0
     is what the GPU holds for certain. `speculative` int32 [n]: leading blocks if requests on their
     way are counted too, at least row 0. `prefill_tokens`, `decode_blocks`, `requests` int64 [n]:
-    the ledger's loads. `turn` counts the choices that the same policy made before this one.
+    the ledger's loads. `recent_tokens` float64 [n]: prompt tokens computed there lately, fading.
+    `turn` counts the choices that the same policy made before this one.
     """
 
     slots: NDArray[np.int64]
@@ -71,6 +72,7 @@ class Facts:
     prefill_tokens: NDArray[np.int64]
     decode_blocks: NDArray[np.int64]
     requests: NDArray[np.int64]
+    recent_tokens: Floats
     prompt_tokens: int
     block_size: int
     turn: int = 0

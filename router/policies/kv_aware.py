@@ -22,6 +22,8 @@ class KvAwareParameters(Parameters):
     block computed once more also evicts one that another request would have found.
     `interference_weight`: share of the own prefill by which it delays each request that is there.
     `decode_ms_per_block`: delay per KV block of the requests there.
+    `recent_weight`: share of the tokens computed there lately that counts like waiting ones. It
+    spreads over time what would fill one cache while others stand empty.
     `cpu_block_cost`, `storage_block_cost`: getting a block from that tier, as a share of computing.
     `speculative_weight`: worth of a block on its way there, as a share of one that is there.
     `min_overlap_blocks`: overlap below it counts as none.
@@ -33,9 +35,10 @@ class KvAwareParameters(Parameters):
 
     prefill_ms_per_token: float = Field(0.0152, gt=0)
     prefill_base_ms: float = Field(16.0, ge=0)
-    overlap_weight: float = Field(2.0, ge=0)
+    overlap_weight: float = Field(3.0, ge=0)
     interference_weight: float = Field(1.0, ge=0)
     decode_ms_per_block: float = Field(0.05, ge=0)
+    recent_weight: float = Field(0.02, ge=0)
     cpu_block_cost: float = Field(0.25, ge=0, le=1)
     storage_block_cost: float = Field(0.5, ge=0, le=1)
     speculative_weight: float = Field(0.9, ge=0, le=1)
@@ -58,6 +61,7 @@ class KvAware:
       + own prefill · overlap_weight                          computing what is not held there
       + own prefill · interference_weight · requests there    delaying the others
       + decode blocks there · decode_ms_per_block             being delayed by the others
+      + recent tokens · recent_weight · prefill_ms_per_token  writing over what others reuse
 
     where own prefill is the time for the prompt's tokens less the reused ones. A candidate over
     `max_load_ratio` carries the dearest candidate's cost and 1 ms on top of its own.
@@ -107,6 +111,7 @@ class KvAware:
         costs *= own
         costs += per_token * facts.prefill_tokens
         costs += parameters.decode_ms_per_block * facts.decode_blocks
+        costs += (parameters.recent_weight * per_token) * facts.recent_tokens
         return costs
 
     def _surcharge_overloaded(self, facts: Facts, costs: Floats) -> None:

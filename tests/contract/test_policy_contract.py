@@ -38,6 +38,7 @@ def some_facts(draw: st.DrawFn, max_load: int = 100_000) -> Facts:
         prefill_tokens=np.array(row(max_load), dtype=np.int64),
         decode_blocks=np.array(row(max_load), dtype=np.int64),
         requests=np.array(row(200), dtype=np.int64),
+        recent_tokens=np.array(row(max_load), dtype=np.float64),
         prompt_tokens=prompt_tokens,
         block_size=BLOCK_SIZE,
         turn=draw(st.integers(0, 10_000)),
@@ -53,6 +54,7 @@ def idle(candidates: int, *, prompt_tokens: int = 640, turn: int = 0) -> Facts:
         prefill_tokens=np.zeros(candidates, dtype=np.int64),
         decode_blocks=np.zeros(candidates, dtype=np.int64),
         requests=np.zeros(candidates, dtype=np.int64),
+        recent_tokens=np.zeros(candidates),
         prompt_tokens=prompt_tokens,
         block_size=BLOCK_SIZE,
         turn=turn,
@@ -138,7 +140,9 @@ def test_more_load_never_makes_a_replica_more_attractive(
     if not chosen.needs_load:
         return
     position = data.draw(st.integers(0, len(facts.slots) - 1))
-    load = data.draw(st.sampled_from(["prefill_tokens", "decode_blocks", "requests"]))
+    load = data.draw(
+        st.sampled_from(["prefill_tokens", "decode_blocks", "requests", "recent_tokens"])
+    )
     raised: np.ndarray = getattr(facts, load).copy()
     raised[position] += data.draw(st.integers(1, 5000))
     busier = replace(facts, **{load: raised})

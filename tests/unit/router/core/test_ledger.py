@@ -1,12 +1,15 @@
 """The load ledger: totals follow bookings through every order of calls, and nothing leaks."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from router.core.ledger import Booking, LoadLedger, TenantLoad
+from router.core.ledger import Booking, LoadLedger
+from router.core.load_totals import TenantLoad
 from router.core.types import BookingId, Slot, Tenant
 
 REPLICAS = 4
@@ -182,6 +185,19 @@ def test_callers_cannot_write_into_the_totals() -> None:
         ledger.requests[0] = 5
 
 
+@dataclass
+class NaiveEntry:
+    slot: Slot
+    prompt_tokens: int
+    prefill_tokens: int
+    lease_s: float
+    expires_at: float
+    output_tokens: int = 0
+
+    def renew(self, now: float) -> None:
+        self.expires_at = max(self.expires_at, now + self.lease_s)
+
+
 class LedgerAgainstNaive(RuleBasedStateMachine):
     """The ledger equals a dictionary that is summed afresh, whatever the calls and their order."""
 
@@ -191,7 +207,7 @@ class LedgerAgainstNaive(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ledger = LoadLedger(REPLICAS, max_bookings=8)
-        self.model: dict[BookingId, dict[str, int | float | str]] = {}
+        self.model: dict[BookingId, NaiveEntry] = {}
         self.now = 0.0
 
     @rule(
@@ -219,29 +235,18 @@ class LedgerAgainstNaive(RuleBasedStateMachine):
             return
         if len(self.model) == 8:
             (gone,) = displaced
-            lapses = {key: entry["expires_at"] for key, entry in self.model.items()}
-            assert lapses[gone.booking_id] == min(lapses.values())
-            del self.model[gone.booking_id]
-        self.model[booking_id] = {
-            "slot": slot,
-            "tenant": tenant,
-            "prompt": prompt_tokens,
-            "prefill": uncached,
-            "output": 0,
-            "lease_s": lease_s,
-            "expires_at": self.now + lease_s,
-        }
-
-    def renew(self, booking_id: BookingId) -> None:
-        entry = self.model[booking_id]
-        entry["expires_at"] = max(entry["expires_at"], self.now + entry["lease_s"])
+            first = min(entry.expires_at for entry in self.model.values())
+            assert self.model.pop(gone.booking_id).expires_at == first
+        self.model[booking_id] = NaiveEntry(
+            slot, prompt_tokens, uncached, lease_s, self.now + lease_s
+        )
 
     @rule(booking_id=ids)
     def first_token(self, booking_id: BookingId) -> None:
         assert self.ledger.first_token(booking_id, self.now) == (booking_id in self.model)
         if booking_id in self.model:
-            self.model[booking_id]["prefill"] = 0
-            self.renew(booking_id)
+            self.model[booking_id].prefill_tokens = 0
+            self.model[booking_id].renew(self.now)
 
     @rule(booking_id=ids, output_tokens=st.integers(0, 300))
     def progress(self, booking_id: BookingId, output_tokens: int) -> None:
@@ -249,14 +254,14 @@ class LedgerAgainstNaive(RuleBasedStateMachine):
         assert known == (booking_id in self.model)
         if known:
             entry = self.model[booking_id]
-            entry["output"] = max(entry["output"], output_tokens)
-            self.renew(booking_id)
+            entry.output_tokens = max(entry.output_tokens, output_tokens)
+            entry.renew(self.now)
 
     @rule(booking_id=ids, slot=slots)
     def move(self, booking_id: BookingId, slot: Slot) -> None:
         assert self.ledger.move(booking_id, slot) == (booking_id in self.model)
         if booking_id in self.model:
-            self.model[booking_id]["slot"] = slot
+            self.model[booking_id].slot = slot
 
     @rule(booking_id=ids)
     def settle(self, booking_id: BookingId) -> None:
@@ -264,11 +269,11 @@ class LedgerAgainstNaive(RuleBasedStateMachine):
         entry = self.model.pop(booking_id, None)
         assert (settled is None) == (entry is None)
         if settled is not None and entry is not None:
-            assert settled.slot == entry["slot"]
+            assert settled.slot == entry.slot
 
     @rule(slot=slots)
     def forget(self, slot: Slot) -> None:
-        gone = {key for key, entry in self.model.items() if entry["slot"] == slot}
+        gone = {key for key, entry in self.model.items() if entry.slot == slot}
         assert {booking.booking_id for booking in self.ledger.forget(slot)} == gone
         for key in gone:
             del self.model[key]
@@ -276,7 +281,7 @@ class LedgerAgainstNaive(RuleBasedStateMachine):
     @rule(passed_s=st.sampled_from([0.0, 0.5, 2.0, 20.0]))
     def sweep(self, passed_s: float) -> None:
         self.now += passed_s
-        gone = {key for key, entry in self.model.items() if entry["expires_at"] <= self.now}
+        gone = {key for key, entry in self.model.items() if entry.expires_at <= self.now}
         assert {booking.booking_id for booking in self.ledger.sweep(self.now)} == gone
         for key in gone:
             del self.model[key]
@@ -285,8 +290,8 @@ class LedgerAgainstNaive(RuleBasedStateMachine):
     def equals_the_model(self) -> None:
         expected = np.zeros((3, REPLICAS), dtype=np.int64)
         for entry in self.model.values():
-            blocks = -(-(entry["prompt"] + entry["output"]) // BLOCK_SIZE)
-            expected[:, entry["slot"]] += (entry["prefill"], blocks, 1)
+            blocks = -(-(entry.prompt_tokens + entry.output_tokens) // BLOCK_SIZE)
+            expected[:, entry.slot] += (entry.prefill_tokens, blocks, 1)
         assert (self.ledger.loads == expected).all()
         self.ledger.check_integrity()
 

@@ -1,0 +1,51 @@
+"""Sums of load by slot and by tenant. Pure; knows no bookings, the ledger does."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from router.core.types import Slot, Tenant
+
+
+class TenantLoad(NamedTuple):
+    """What one tenant has booked on all replicas together."""
+
+    prefill_tokens: int = 0
+    decode_blocks: int = 0
+    requests: int = 0
+
+
+class LoadTotals:
+    """Prefill tokens, decode blocks and requests: `loads` int64 [3, max_replicas], read-only to
+    callers, with one name for each row. A tenant is kept for as long as it has requests."""
+
+    def __init__(self, max_replicas: int) -> None:
+        totals = np.zeros((3, max_replicas), dtype=np.int64)
+        # One cell through a memoryview costs a third of one through the array.
+        self._cells: tuple[memoryview[int], ...] = tuple(row.data for row in totals)
+        self._by_tenant: dict[Tenant, list[int]] = {}
+        self.loads = totals.view()
+        self.loads.flags.writeable = False
+        self.prefill_tokens, self.decode_blocks, self.requests = self.loads
+
+    def add(
+        self, slot: Slot, tenant: Tenant, prefill_tokens: int, decode_blocks: int, requests: int
+    ) -> None:
+        """Amounts may be negative, the sums may not become so."""
+        prefill_cells, block_cells, request_cells = self._cells
+        prefill_cells[slot] += prefill_tokens
+        block_cells[slot] += decode_blocks
+        request_cells[slot] += requests
+        load = self._by_tenant.setdefault(tenant, [0, 0, 0])
+        load[0] += prefill_tokens
+        load[1] += decode_blocks
+        load[2] += requests
+        if not load[2]:
+            del self._by_tenant[tenant]
+
+    def tenant(self, tenant: Tenant) -> TenantLoad:
+        return TenantLoad(*self._by_tenant.get(tenant, ()))
+
+    def tenants(self) -> dict[Tenant, TenantLoad]:
+        """Tenants with at least one request. A copy; O(tenants)."""
+        return {tenant: TenantLoad(*load) for tenant, load in self._by_tenant.items()}

@@ -1,0 +1,50 @@
+"""Fading sums: halves after each half-life, whatever the order of adding and the age of the base."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core.recent import FadingTotals
+
+ALL = np.arange(3)
+
+
+def test_half_is_left_after_a_half_life() -> None:
+    totals = FadingTotals(3, half_life_s=10.0)
+    totals.add(1, 800, now=5.0)
+    assert totals.at(15.0, ALL).tolist() == pytest.approx([0, 400, 0])
+    assert totals.at(35.0, ALL).tolist() == pytest.approx([0, 100, 0])
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 5000), st.integers(0, 2), st.integers(0, 100_000))),
+    st.floats(0, 100),
+)
+def test_equals_the_sum_of_each_addition_faded_by_its_own_age(
+    additions: list[tuple[float, int, int]], after_s: float
+) -> None:
+    """Over hundreds of half-lives, so that the base is moved on the way."""
+    totals = FadingTotals(3, half_life_s=10.0)
+    additions.sort()
+    end = (additions[-1][0] if additions else 0.0) + after_s
+    expected = [0.0, 0.0, 0.0]
+    for now, slot, amount in additions:
+        totals.add(slot, amount, now)
+        expected[slot] += amount * 2.0 ** ((now - end) / 10.0)
+    assert totals.at(end, ALL).tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_stays_finite_over_a_year_without_traffic() -> None:
+    totals = FadingTotals(3, half_life_s=10.0)
+    totals.add(0, 1000, now=0.0)
+    totals.add(1, 1000, now=3e7)
+    assert totals.at(3e7, ALL).tolist() == [0, 1000, 0]
+    assert totals.at(6e7, ALL).tolist() == [0, 0, 0]
+
+
+def test_a_cleared_slot_has_no_past() -> None:
+    totals = FadingTotals(3, half_life_s=10.0)
+    totals.add(0, 1000, now=0.0)
+    totals.clear(0)
+    assert totals.at(0.0, ALL).tolist() == [0, 0, 0]
