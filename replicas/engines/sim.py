@@ -56,6 +56,7 @@ class SimEngine:
         self._loop: asyncio.Task[None] | None = None
 
     async def start(self) -> EngineInfo:
+        assert self._loop is None, "started twice"
         self._publisher = SimEventPublisher()
         self._death = None
         self._loop = asyncio.create_task(self._run(self._publisher), name="sim-engine")

@@ -134,7 +134,8 @@ class BlockPool:
         self._holders.clear()
         for block in self._blocks:
             block.content = None
-        self._events.append(AllBlocksCleared())
+        if not (self._events and isinstance(self._events[-1], AllBlocksCleared)):
+            self._events.append(AllBlocksCleared())
         return True
 
     def drain_events(self) -> tuple[KVEvent, ...]:
