@@ -1,4 +1,4 @@
-"""Fading sums: halves after each half-life, whatever the order of adding and the age of the base."""
+"""Fading sums: halves after each half-life, whatever the order of adding and the age."""
 
 import numpy as np
 import pytest

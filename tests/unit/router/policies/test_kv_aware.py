@@ -1,0 +1,192 @@
+"""`kv_aware`: what a block is worth, what load costs, and which reason is given."""
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.core.errors import ConfigurationError
+from router.policies.base import Choice, Facts, Reason
+from router.policies.kv_aware import KvAware, KvAwareParameters
+from router.policies.registry import PolicySpec, make_policy
+
+BLOCK_SIZE = 16
+
+
+def facts(
+    *,
+    gpu: list[int],
+    cpu: list[int] | None = None,
+    storage: list[int] | None = None,
+    speculative: list[int] | None = None,
+    prefill_tokens: list[int] | None = None,
+    decode_blocks: list[int] | None = None,
+    requests: list[int] | None = None,
+    prompt_tokens: int = 100 * BLOCK_SIZE,
+) -> Facts:
+    """Overlaps and loads by candidate; tiers may be given un-nested and are nested here."""
+    none = [0] * len(gpu)
+    tiers = np.maximum.accumulate(np.array([gpu, cpu or none, storage or none], dtype=np.int32))
+    return Facts(
+        slots=np.arange(len(gpu), dtype=np.int64),
+        tiers=tiers,
+        speculative=np.maximum(np.array(speculative or none, dtype=np.int32), tiers[0]),
+        prefill_tokens=np.array(prefill_tokens or none, dtype=np.int64),
+        decode_blocks=np.array(decode_blocks or none, dtype=np.int64),
+        requests=np.array(requests or none, dtype=np.int64),
+        recent_tokens=np.zeros(len(gpu)),
+        prompt_tokens=prompt_tokens,
+        block_size=BLOCK_SIZE,
+    )
+
+
+def choose(given: Facts, **parameters: float) -> Choice:
+    return KvAware(KvAwareParameters.model_validate(parameters)).choose(given, Random(0))
+
+
+def chosen(given: Facts, **parameters: float) -> int:
+    return int(choose(given, **parameters).ranked[0])
+
+
+def test_costs_are_the_documented_milliseconds() -> None:
+    choice = choose(
+        facts(gpu=[40], prefill_tokens=[500], decode_blocks=[300], requests=[2]),
+        prefill_ms_per_token=0.1,
+        prefill_base_ms=5.0,
+        overlap_weight=3.0,
+        interference_weight=0.5,
+        decode_ms_per_block=0.2,
+    )
+    own_ms = 5.0 + 0.1 * 60 * BLOCK_SIZE
+    assert choice.costs[0] == pytest.approx(500 * 0.1 + own_ms * 3.0 + own_ms * 0.5 * 2 + 300 * 0.2)
+
+
+def test_the_longest_overlap_wins_among_equally_loaded() -> None:
+    assert chosen(facts(gpu=[10, 80, 40])) == 1
+
+
+def test_the_longest_overlap_loses_once_waiting_there_costs_more_than_computing() -> None:
+    crowded = facts(gpu=[0, 20], prefill_tokens=[0, 20_000], requests=[0, 10])
+    assert chosen(crowded) == 0
+    assert choose(crowded).reason is Reason.OVERLAP_OUTWEIGHED
+
+
+def test_the_delay_to_requests_that_run_there_counts() -> None:
+    """Equal waiting time, but one of them has 20 requests that the prefill would hold up."""
+    busy = facts(gpu=[0, 10], requests=[0, 20])
+    assert chosen(busy, max_load_ratio=100.0) == 0
+    assert chosen(busy, max_load_ratio=100.0, interference_weight=0.0) == 1
+
+
+def test_long_running_output_counts_even_without_waiting_prefill() -> None:
+    assert chosen(facts(gpu=[0, 0], decode_blocks=[0, 5_000])) == 0
+
+
+def test_tokens_computed_there_lately_decide_between_otherwise_equal_replicas() -> None:
+    used = replace(facts(gpu=[0, 0]), recent_tokens=np.array([50_000.0, 0.0]))
+    assert chosen(used) == 1
+    warmer = replace(facts(gpu=[50, 0]), recent_tokens=np.array([50_000.0, 0.0]))
+    assert chosen(warmer) == 0
+
+
+def test_a_slower_tier_is_worth_less_than_gpu_and_more_than_computing() -> None:
+    tiers = facts(gpu=[0, 0, 0, 50], cpu=[0, 0, 50, 0], storage=[0, 50, 0, 0])
+    assert choose(tiers).ranked.tolist() == [3, 2, 1, 0]
+
+
+def test_blocks_of_several_tiers_each_count_at_their_own_cost() -> None:
+    """20 blocks in GPU, 20 more in CPU and 10 more in storage, against their worth in GPU."""
+    costs = choose(
+        facts(gpu=[20, 42], cpu=[40, 0], storage=[50, 0]),
+        cpu_block_cost=0.25,
+        storage_block_cost=0.3,
+    ).costs
+    assert costs[0] == pytest.approx(costs[1])
+
+
+def test_blocks_on_their_way_attract_a_little_less_than_those_that_are_there() -> None:
+    both = facts(gpu=[0, 50, 0], speculative=[50, 0, 0])
+    assert choose(both).ranked.tolist() == [1, 0, 2]
+
+
+def test_reasons_tell_confirmed_from_expected_blocks() -> None:
+    assert choose(facts(gpu=[50, 0])).reason is Reason.KV_OVERLAP
+    assert choose(facts(gpu=[0, 0], cpu=[50, 0])).reason is Reason.KV_OVERLAP
+    assert choose(facts(gpu=[0, 0], speculative=[50, 0])).reason is Reason.SPECULATIVE_OVERLAP
+
+
+def test_an_unmatched_prompt_goes_to_the_least_loaded() -> None:
+    choice = choose(facts(gpu=[0, 0, 0], prefill_tokens=[900, 100, 500], requests=[1, 1, 1]))
+    assert choice.ranked.tolist() == [1, 2, 0]
+    assert choice.reason is Reason.NO_OVERLAP
+
+
+def test_a_prompt_without_a_full_block_goes_to_the_least_loaded() -> None:
+    choice = choose(facts(gpu=[0, 0], prefill_tokens=[900, 0], prompt_tokens=BLOCK_SIZE - 1))
+    assert int(choice.ranked[0]) == 1
+    assert choice.reason is Reason.SHORT_PROMPT
+
+
+def test_a_short_prompt_ignores_overlap() -> None:
+    given = facts(gpu=[3, 0], prefill_tokens=[20, 0], prompt_tokens=4 * BLOCK_SIZE)
+    assert chosen(given) == 0
+    choice = choose(given, min_prompt_blocks=5)
+    assert int(choice.ranked[0]) == 1
+    assert choice.reason is Reason.SHORT_PROMPT
+
+
+def test_overlap_below_the_minimum_counts_as_none() -> None:
+    given = facts(gpu=[7, 4], requests=[1, 0], prefill_tokens=[10, 0])
+    assert choose(given, min_overlap_blocks=8).reason is Reason.NO_OVERLAP
+    costs = choose(given, min_overlap_blocks=5).costs
+    assert costs[1] == choose(facts(gpu=[0, 0]), min_overlap_blocks=5).costs[1]
+
+
+def test_a_wholly_held_prompt_still_computes_its_last_block() -> None:
+    whole = choose(facts(gpu=[100]))
+    all_but_one = choose(facts(gpu=[99]))
+    assert whole.costs[0] == all_but_one.costs[0]
+
+
+def test_a_replica_over_the_load_ratio_comes_after_all_others() -> None:
+    hot = facts(gpu=[99, 0, 0, 0], requests=[30, 5, 5, 5])
+    gentle = {"interference_weight": 0.0, "decode_ms_per_block": 0.0}
+    assert chosen(hot, max_load_ratio=10.0, **gentle) == 0
+    assert choose(hot, max_load_ratio=2.0, **gentle).ranked.tolist()[-1] == 0
+
+
+def test_an_idle_fleet_has_nobody_over_the_load_ratio() -> None:
+    assert chosen(facts(gpu=[0, 50, 0, 0]), max_load_ratio=1.0) == 1
+
+
+def test_costs_within_the_tolerance_are_decided_by_chance_and_others_never() -> None:
+    policy = KvAware(KvAwareParameters(tie_tolerance_ms=5.0))
+    near = facts(gpu=[0, 0, 0], prefill_tokens=[0, 100, 1000])
+    rng = Random(1)
+    first = {int(policy.choose(near, rng).ranked[0]) for _ in range(200)}
+    assert first == {0, 1}
+
+
+@given(st.lists(st.integers(0, 99), min_size=2, max_size=5), st.integers(1, 8), st.data())
+def test_more_overlap_never_repels_under_a_minimum_overlap(
+    gpu: list[int], minimum: int, data: st.DataObject
+) -> None:
+    position = data.draw(st.integers(0, len(gpu) - 1))
+    requests = data.draw(st.lists(st.integers(0, 9), min_size=len(gpu), max_size=len(gpu)))
+    warmer = list(gpu)
+    warmer[position] += data.draw(st.integers(1, 20))
+    ranks = [
+        choose(facts(gpu=depths, requests=requests), min_overlap_blocks=minimum)
+        .ranked.tolist()
+        .index(position)
+        for depths in (gpu, warmer)
+    ]
+    assert ranks[1] <= ranks[0]
+
+
+def test_storage_dearer_than_memory_is_required() -> None:
+    with pytest.raises(ConfigurationError, match="storage_block_cost is below cpu_block_cost"):
+        make_policy(PolicySpec("kv_aware", '{"cpu_block_cost": 0.6}'))
