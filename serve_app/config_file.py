@@ -2,13 +2,13 @@
 
 import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from pydantic import ValidationError
-from ray.serve.schema import ServeDeploySchema
+from pydantic import BaseModel, ValidationError
+from ray.serve.schema import HTTPOptionsSchema, ServeApplicationSchema, ServeDeploySchema
 
 from replicas.engines.vllm.arguments import validate_engine_args
 from router.configuration import AppConfig, configuration_error, parse_config
@@ -46,6 +46,8 @@ def read_config_file(path: Path) -> ConfigFile:
         schema = ServeDeploySchema.model_validate(raw)
     except ValidationError as error:
         raise configuration_error(error, root=str(path)) from error
+    for key in _ignored_keys(raw):
+        raise ConfigurationError(key, "unknown key, which Serve would ignore")
     apps = {
         application.name: _app(application.name, application.args)
         for application in schema.applications
@@ -83,6 +85,21 @@ def _load(path: Path) -> object:
         raise ConfigurationError(str(path), "cannot be read") from error
     except yaml.YAMLError as error:
         raise ConfigurationError(str(path), f"is not YAML: {error}") from error
+
+
+def _ignored_keys(raw: object) -> Iterator[str]:
+    """Serve drops what it does not know: a misspelt `http_options` would open every interface."""
+    if not isinstance(raw, dict):
+        return
+    yield from _unknown(raw, ServeDeploySchema, "")
+    yield from _unknown(raw.get("http_options"), HTTPOptionsSchema, "http_options.")
+    for index, application in enumerate(raw["applications"]):
+        yield from _unknown(application, ServeApplicationSchema, f"applications[{index}].")
+
+
+def _unknown(section: object, schema: type[BaseModel], prefix: str) -> Iterator[str]:
+    if isinstance(section, dict):
+        yield from (f"{prefix}{key}" for key in section if key not in schema.model_fields)
 
 
 def _app(name: str, args: object) -> AppConfig:
