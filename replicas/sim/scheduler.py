@@ -53,10 +53,7 @@ class Scheduler:
     def plan(self) -> Pass | None:
         """Reserves the next pass; `None` when nothing is unfinished. O(sequences + new blocks)."""
         work: dict[SimSequence, int] = {}
-        waiting_before = len(self._waiting)
-        budget = self._advance(work)
-        if len(self._waiting) == waiting_before:
-            self._admit(work, budget)
+        self._admit(work, self._advance(work))
         return Pass.of(work) if work else None
 
     def complete(self, done: Pass) -> tuple[list[Drawn], tuple[KVEvent, ...]]:
@@ -71,7 +68,7 @@ class Scheduler:
 
     def _draw(self, sequence: SimSequence) -> Drawn:
         token_id = sequence.draw()
-        is_last = len(sequence.tokens) - sequence.prompt_tokens >= sequence.max_tokens
+        is_last = sequence.output_tokens >= sequence.max_tokens
         if is_last:
             self._leave(sequence, State.FINISHED)
         return Drawn(sequence, token_id, is_last)

@@ -45,6 +45,11 @@ class SimSequence:
         return len(self.tokens) - self.computed_tokens
 
     @property
+    def output_tokens(self) -> int:
+        """Tokens drawn so far."""
+        return len(self.tokens) - self.prompt_tokens
+
+    @property
     def is_decoding(self) -> bool:
         return self.missing_tokens == 1 and self.computed_tokens >= self.prompt_tokens
 

@@ -308,6 +308,19 @@ async def test_second_prompt_reuses_full_blocks_but_never_its_last_token(
     assert texts(cold) == texts(warm)
 
 
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_cached_tokens_of_a_list_of_prompts_add_up(
+    client: EngineClient, is_stream: bool
+) -> None:
+    prompts = [fresh_prompt(2 * BLOCK_SIZE + 1) for _ in range(2)]
+    await client.ask(*prompts)
+    if is_stream:
+        answer = (await client.stream(*prompts, stream_options={"include_usage": True}))[-1]
+    else:
+        answer = await client.ask(*prompts)
+    assert cached_tokens(answer) == 4 * BLOCK_SIZE
+
+
 async def test_streamed_usage_reports_cached_tokens_too(client: EngineClient) -> None:
     prompt = fresh_prompt(2 * BLOCK_SIZE + 5)
     await client.ask(prompt)

@@ -181,6 +181,16 @@ def test_the_newest_sequence_is_preempted_and_finishes_later_with_the_same_text(
     assert new.cached_tokens == 0
 
 
+def test_a_preempted_sequence_goes_before_those_that_wait() -> None:
+    bench = Bench(total_blocks=6, max_sequences=2)
+    old, new = sequence([1] * 8, max_tokens=12), sequence([2] * 8, max_tokens=12)
+    later = sequence([3] * 8, max_tokens=1)
+    bench.add(old, new, later)
+    while later.state is State.WAITING:
+        bench.step()
+    assert new.state is not State.WAITING
+
+
 PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=20)
 ARRIVALS = st.lists(st.tuples(PROMPTS, st.integers(1, 12), st.integers(0, 3)), max_size=12)
 
