@@ -12,7 +12,9 @@
     │   └── NoReplica           no replica can take the request
     ├── EngineError             the engine failed after it had accepted the request
     │   └── EngineDead          it will not come back by itself; the replica is replaced
-    └── IndexUnavailable        the block index did not answer in time; never reaches a client
+    ├── IndexUnavailable        the block index did not answer in time; never reaches a client
+    ├── RegistrationRefused     a replica cannot enter the block index: an older life, or no slot
+    └── MalformedMessage        bytes between our processes that are no message of ours
 
 `serve_app.errors` holds the one table from these to HTTP.
 """
@@ -106,6 +108,14 @@ class EngineDead(EngineError):
 
 
 class IndexUnavailable(WarmpathError):
+    pass
+
+
+class RegistrationRefused(WarmpathError):
+    pass
+
+
+class MalformedMessage(WarmpathError):
     pass
 
 

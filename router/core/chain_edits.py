@@ -1,0 +1,200 @@
+"""Changes to chains: runs of blocks enter, change their state, split off their segment or leave.
+
+A change is a pure function from a segment's state to its next state; this module finds the segments
+that it concerns and splits those that it concerns in part.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from router.core.block_table import Hashes, Lanes
+from router.core.chain_map import DEAD, ChainMap, State, run_starts
+from router.core.holder_sets import EMPTY
+from router.core.segments import NO_SEGMENT
+
+Change = Callable[[int, int], State]
+"""From (holder set, owner set) to the same after the change."""
+
+MAX_EDIT_BLOCKS = 2048
+"""Blocks of a run that are better placed in one call: room is made between calls."""
+
+_MAX_SEGMENT_BLOCKS = 4096
+_MAX_JUMPS = 8
+
+
+class ChainEditor:
+    """Edits one map. Every method leaves it consistent."""
+
+    def __init__(self, chains: ChainMap) -> None:
+        self._chains = chains
+        self._table = chains.table
+        self._fields = chains.segments
+
+    def place(self, parent: int, hashes: Hashes, change: Change) -> None:
+        """Applies a change to every block of a chain run, entering those that are not known.
+
+        `parent` is the hash before the run, 0 where there is none or it is not known.
+        """
+        keys = hashes.data
+        total, at = len(keys), 0
+        tail = self._chains.segment_ending_with(parent) if parent else NO_SEGMENT
+        touched = [tail] if tail else []
+        while at < total and len(touched) < _MAX_JUMPS:
+            found = self._chains.jump(keys, at, total)
+            if found is None or not found[2]:
+                break
+            segment, first, length = found
+            lanes = self._lanes_of_part(segment, hashes[at : at + length])
+            tail = self._carve(segment, first, length, lanes)
+            self._apply(tail, change)
+            touched.append(tail)
+            at += length
+        if at < total:
+            touched += self._place_each(hashes[at:], touched[-1] if touched else NO_SEGMENT, change)
+        self._chains.touch(touched)
+
+    def alter(self, hashes: Hashes, change: Change) -> int:
+        """Applies a change to those blocks that are known; returns how many are.
+
+        Blocks that nobody holds or expects any more leave at once.
+        """
+        lanes = self._table.find(hashes)
+        lanes = np.unique(lanes[lanes >= 0])
+        if not lanes.size:
+            return 0
+        segments, offsets = self._table.segment[lanes], self._table.offset[lanes]
+        order = np.lexsort((offsets, segments))
+        lanes, segments, offsets = lanes[order], segments[order], offsets[order]
+        breaks = (segments[1:] != segments[:-1]) | (offsets[1:] != offsets[:-1] + 1)
+        starts = run_starts(breaks, lanes.size)
+        firsts = zip(segments[starts].tolist(), offsets[starts].tolist(), strict=True)
+        for piece, (segment, first) in zip(_split(lanes, starts), firsts, strict=True):
+            own = self._carve(segment, first, piece.size, piece)
+            self._apply(own, change)
+            if self._chains.is_dead(own):
+                self._drop(own, piece)
+        return int(lanes.size)
+
+    def _apply(self, segment: int, change: Change) -> None:
+        self._chains.set_state(segment, change(*self._chains.state(segment)))
+
+    def _lanes_of_part(self, segment: int, hashes: Hashes) -> Lanes | None:
+        """The lanes of these blocks, unless they are all of the segment."""
+        whole = len(hashes) == self._fields.count[segment]
+        return None if whole else self._table.find(hashes)
+
+    def _carve(self, segment: int, first: int, count: int, lanes: Lanes | None) -> int:
+        """Splits blocks off their segment; returns the segment that has these blocks and no other.
+
+        `lanes` may be missing where the blocks are the whole segment.
+        """
+        if count == self._fields.count[segment]:
+            return segment
+        own = self._fields.allocate(first, count)
+        self._table.segment[lanes] = own
+        self._fields.shrink(segment, first, count)
+        holders, owners = self._chains.state(segment)
+        self._fields.holders[own], self._fields.owners[own] = holders, owners
+        self._fields.stamp[own] = self._fields.stamp[segment]
+        self._chains.claims.link(owners, own)
+        return own
+
+    def _place_each(self, hashes: Hashes, tail: int, change: Change) -> list[int]:
+        """As `place`, block by block; returns the segments in the order of the run."""
+        lanes, fresh = self._table.find_or_insert(hashes)
+        if fresh is not None and fresh.size == lanes.size and lanes.min() >= 0:
+            segment = self._append(lanes, tail, change)
+            return [segment] if segment else self._place_loose(lanes, fresh, change)
+        if lanes.min() < 0 or np.unique(lanes).size != lanes.size:
+            return self._place_loose(lanes, fresh, change)
+        segments, offsets = self._table.segment[lanes], self._table.offset[lanes]
+        if fresh is not None:
+            segments[fresh] = NO_SEGMENT
+            offsets[fresh] = fresh
+        breaks = (segments[1:] != segments[:-1]) | (offsets[1:] != offsets[:-1] + 1)
+        starts = run_starts(breaks, lanes.size)
+        firsts = zip(segments[starts].tolist(), offsets[starts].tolist(), strict=True)
+        placed = []
+        for piece, (segment, first) in zip(_split(lanes, starts), firsts, strict=True):
+            if segment == NO_SEGMENT:
+                tail = self._append(piece, tail, change)
+            else:
+                own = self._carve(segment, first, piece.size, piece)
+                self._apply(own, change)
+                tail = self._joined(tail, own, piece)
+            placed.append(tail)
+        return placed
+
+    def _append(self, lanes: Lanes, tail: int, change: Change) -> int:
+        """Gives inserted blocks a segment, the one before them where it has the same state.
+
+        Returns `NO_SEGMENT`, having changed no count, where a lane is given twice.
+        """
+        count, state = lanes.size, change(*DEAD)
+        joins = self._may_extend(tail, state, count)
+        first = self._fields.last[tail] + 1 if joins else 0
+        offsets = np.arange(first, first + count, dtype=np.int32)
+        self._table.offset[lanes] = offsets
+        if not np.array_equal(self._table.offset[lanes], offsets):
+            return NO_SEGMENT
+        if joins:
+            self._table.segment[lanes] = tail
+            self._fields.extend(tail, count)
+            self._chains.sets.count(state[0], count)
+            return tail
+        segment = self._fields.allocate(first, count)
+        self._table.segment[lanes] = segment
+        self._chains.sets.count(EMPTY, count)
+        self._chains.dead_blocks += count
+        self._chains.set_state(segment, state)
+        return segment
+
+    def _may_extend(self, tail: int, state: State, count: int) -> bool:
+        return (
+            tail != NO_SEGMENT
+            and state != DEAD
+            and self._chains.state(tail) == state
+            and self._fields.is_whole(tail)
+            and self._fields.count[tail] + count <= _MAX_SEGMENT_BLOCKS
+        )
+
+    def _joined(self, tail: int, segment: int, lanes: Lanes) -> int:
+        """Merges a segment, all of whose lanes are given, into the one before it if they agree."""
+        count, state = lanes.size, self._chains.state(segment)
+        if not self._may_extend(tail, state, count):
+            return segment
+        first = self._fields.last[tail] + 1
+        self._table.segment[lanes] = tail
+        self._table.offset[lanes] = np.arange(first, first + count, dtype=np.int32)
+        self._fields.extend(tail, count)
+        self._chains.claims.unlink(state[1], segment)
+        self._fields.thin(segment, count)
+        return tail
+
+    def _place_loose(self, lanes: Lanes, fresh: Lanes | None, change: Change) -> list[int]:
+        """As `_place_each` for what is no chain: blocks given twice, or refused by a full table.
+
+        Every block becomes a segment of its own, so that nothing is concluded from its neighbours.
+        """
+        inserted = set() if fresh is None else set(lanes[fresh].tolist())
+        placed = []
+        for lane in np.unique(lanes[lanes >= 0]).tolist():
+            one = np.array([lane])
+            if lane in inserted:
+                placed.append(self._append(one, NO_SEGMENT, change))
+                continue
+            segment, offset = self._table.segment_view[lane], self._table.offset_view[lane]
+            placed.append(self._carve(segment, offset, 1, one))
+            self._apply(placed[-1], change)
+        return placed
+
+    def _drop(self, segment: int, lanes: Lanes) -> None:
+        self._table.release(lanes)
+        self._fields.thin(segment, lanes.size)
+        self._chains.forget_dead(lanes.size)
+
+
+def _split(lanes: Lanes, starts: Lanes) -> list[Lanes]:
+    ends = [*starts[1:].tolist(), lanes.size]
+    return [lanes[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]

@@ -1,0 +1,202 @@
+"""From block hashes to who holds them, kept as chain segments in a block table.
+
+Hashes must be chained as `router.core.hashing` chains them: equal hashes mean equal prefixes. This
+module reads and keeps the counts; `chain_edits` changes, `room` makes room.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router.core.block_table import BlockTable, Hashes
+from router.core.claims import NO_OWNERS, Claims
+from router.core.holder_sets import EMPTY, HolderSets
+from router.core.segments import NO_SEGMENT, SegmentTable
+
+State = tuple[int, int]
+"""A segment's holder set and owner set."""
+
+Piece = tuple[int, int]
+"""(blocks, segment): so many consecutive blocks of a prompt lie in this segment."""
+
+DEAD: State = (EMPTY, NO_OWNERS)
+"""The state of blocks that nobody holds or expects; they count as unknown."""
+
+_MAX_JUMPS = 8
+
+
+class ChainMap:
+    """Segments with their states over the blocks of `table`, and how many blocks each state has."""
+
+    def __init__(self, max_blocks: int, sets: HolderSets, claims: Claims) -> None:
+        self.table = BlockTable(max_blocks)
+        self.segments = SegmentTable(self.table.total_lanes)
+        self.sets = sets
+        self.claims = claims
+        self.dead_blocks = 0
+        self._tick = 0
+
+    @property
+    def live_blocks(self) -> int:
+        return self.table.occupied - self.dead_blocks
+
+    def walk(self, hashes: Hashes) -> list[Piece]:
+        """The leading known blocks of a prompt as pieces. O(segments · log blocks)."""
+        keys = hashes.data
+        total, at = len(keys), 0
+        pieces: list[Piece] = []
+        while at < total:
+            found = self.jump(keys, at, total)
+            if found is None:
+                break
+            segment, _, length = found
+            if not length or len(pieces) == _MAX_JUMPS:
+                pieces += self._scan(hashes[at:])
+                break
+            if self.is_dead(segment):
+                break
+            pieces.append((length, segment))
+            at += length
+        self.touch([segment for _, segment in pieces])
+        return pieces
+
+    def touch(self, segments: list[int]) -> None:
+        """Makes a chain's segments the most recently used, the first most of all, so that a chain
+        is evicted from its end."""
+        self._tick += len(segments)
+        stamp = self.segments.stamp
+        for place, segment in enumerate(segments):
+            stamp[segment] = self._tick - place
+
+    def is_dead(self, segment: int) -> bool:
+        return not self.segments.holders[segment] and not self.segments.owners[segment]
+
+    def are_dead(self, segments: NDArray[np.int32]) -> NDArray[np.bool_]:
+        fields = self.segments
+        holders, owners = fields.holders_array[segments], fields.owners_array[segments]
+        is_dead: NDArray[np.bool_] = (holders == EMPTY) & (owners == NO_OWNERS)
+        return is_dead
+
+    def state(self, segment: int) -> State:
+        return self.segments.holders[segment], self.segments.owners[segment]
+
+    def set_state(self, segment: int, state: State) -> None:
+        """Gives all blocks of a segment their holders and owners."""
+        fields, (holders, owners) = self.segments, state
+        old_holders, old_owners = fields.holders[segment], fields.owners[segment]
+        count = fields.count[segment]
+        if holders != old_holders:
+            self.sets.count(old_holders, -count)
+            self.sets.count(holders, count)
+            fields.holders[segment] = holders
+        if owners != old_owners:
+            self.claims.unlink(old_owners, segment)
+            self.claims.link(owners, segment)
+            fields.owners[segment] = owners
+        was_dead = not old_holders and not old_owners
+        self.dead_blocks += count * ((state == DEAD) - was_dead)
+
+    def empty_holders(self, emptied: list[int]) -> None:
+        """Moves the blocks of sets that have lost all holders to the empty set. O(segments)."""
+        if not emptied:
+            return
+        is_emptied = np.zeros(len(self.sets.blocks), bool)
+        is_emptied[emptied] = True
+        fields = self.segments
+        hit = is_emptied[fields.holders_array[: fields.end]] & (
+            fields.count_array[: fields.end] > 0
+        )
+        for segment in np.flatnonzero(hit).tolist():
+            self.set_state(segment, (EMPTY, fields.owners[segment]))
+
+    def forget_dead(self, count: int) -> None:
+        """Notes that so many dead blocks have left the table."""
+        self.sets.count(EMPTY, -count)
+        self.dead_blocks -= count
+
+    def jump(self, keys: memoryview, at: int, total: int) -> tuple[int, int, int] | None:
+        """Segment, first offset and length of the piece that starts at a place of a prompt.
+
+        None where the block is unknown; length 0 where the segment has holes, so that nothing can
+        be said about more than one block without reading each.
+        """
+        table, fields = self.table, self.segments
+        lane = table.find_one(keys[at])
+        if lane is None:
+            return None
+        segment, offset = table.segment_view[lane], table.offset_view[lane]
+        reach = min(total - at, fields.last[segment] - offset + 1)
+        if reach == 1:
+            return segment, offset, 1
+        if not fields.is_whole(segment):
+            return segment, offset, 0
+        if self._lies_at(keys[at + reach - 1], segment, offset + reach - 1):
+            return segment, offset, reach
+        low, high = 1, reach - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._lies_at(keys[at + middle - 1], segment, offset + middle - 1):
+                low = middle
+            else:
+                high = middle - 1
+        return segment, offset, low
+
+    def segment_ending_with(self, block_hash: int) -> int:
+        """The segment whose last block this is, `NO_SEGMENT` where it ends none."""
+        lane = self.table.find_one(block_hash)
+        if lane is None:
+            return NO_SEGMENT
+        segment = self.table.segment_view[lane]
+        ends = self.segments.last[segment] == self.table.offset_view[lane]
+        return segment if ends else NO_SEGMENT
+
+    def _lies_at(self, key: int, segment: int, offset: int) -> bool:
+        table = self.table
+        lane = table.find_one(key)
+        return (
+            lane is not None
+            and table.segment_view[lane] == segment
+            and table.offset_view[lane] == offset
+        )
+
+    def _scan(self, hashes: Hashes) -> list[Piece]:
+        """As `walk`, reading every block."""
+        lanes = self.table.find(hashes)
+        unknown = np.flatnonzero(lanes < 0)
+        segments = self.table.segment[lanes[: unknown[0]] if unknown.size else lanes]
+        dead = np.flatnonzero(self.are_dead(segments))
+        segments = segments[: dead[0]] if dead.size else segments
+        starts = run_starts(segments[1:] != segments[:-1], segments.size)
+        lengths = np.diff(starts, append=segments.size)
+        return list(zip(lengths.tolist(), segments[starts].tolist(), strict=True))
+
+    def check_integrity(self) -> None:
+        """Asserts that segments, sets and claims agree with the table. O(lanes)."""
+        self.table.check_integrity()
+        self.sets.check_integrity()
+        fields, table = self.segments, self.table
+        lanes = table.window(0, table.total_lanes)
+        numbers, offsets = table.segment[lanes], table.offset[lanes]
+        counts = np.bincount(numbers, minlength=fields.end)
+        assert np.array_equal(counts, fields.count_array[: fields.end])
+        assert len(set(zip(numbers.tolist(), offsets.tolist(), strict=True))) == lanes.size
+        for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
+            assert fields.first[number] <= offset <= fields.last[number]
+        carried = np.bincount(fields.holders_array[numbers], minlength=len(self.sets.blocks))
+        assert np.array_equal(carried, self.sets.blocks)
+        assert int(self.are_dead(numbers).sum()) == self.dead_blocks
+        self._check_claims(fields.live().tolist())
+
+    def _check_claims(self, segments: list[int]) -> None:
+        carried: dict[int, set[int]] = {}
+        for segment in segments:
+            for booking_id in self.claims.members(self.segments.owners[segment]):
+                carried.setdefault(booking_id, set()).add(segment)
+        claimed = {b: claim.segments for b, claim in self.claims.by_booking.items()}
+        assert carried == {b: held for b, held in claimed.items() if held}
+
+
+def run_starts(differs: NDArray[np.bool_], size: int) -> NDArray[np.int64]:
+    """Where runs start in an array of `size`, given which neighbours differ; shape [runs]."""
+    if not size:
+        return np.zeros(0, np.int64)
+    return np.concatenate((np.zeros(1, np.int64), np.flatnonzero(differs) + 1))

@@ -1,0 +1,128 @@
+"""What people and successors ask the block index: sizes, explanations, copies. Reads only."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from router.core.block_table import Hashes
+from router.core.chain_map import ChainMap, run_starts
+from router.core.events import NO_PARENT, SnapshotChunk, StoredRun
+from router.core.streams import Stream, Streams
+from router.core.types import ReplicaId, Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where a prompt leaves what the replicas hold.
+
+    `blocks` leading blocks are held by some replica, all of them by `replicas` (none where 0). The
+    block after them is the first that must be computed wherever the request goes.
+    """
+
+    blocks: int
+    replicas: tuple[ReplicaId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStats:
+    """Sizes now and counters since the start; blocks are distinct hashes.
+
+    `lost_hints` are entries that a full table of sets, claims or lanes could not take.
+    `incomplete_replicas` have a gap or a snapshot under way.
+    """
+
+    replicas: int
+    incomplete_replicas: int
+    blocks: int
+    dead_blocks: int
+    segments: int
+    holder_sets: int
+    bookings: int
+    stored_blocks: int
+    evicted_blocks: int
+    unknown_removals: int
+    gaps: int
+    snapshots_in_place: int
+    lost_hints: int
+    outcomes: dict[str, int]
+
+
+class IndexReports:
+    """Reads one chain map and its streams; see each method for what it costs."""
+
+    def __init__(self, chains: ChainMap, streams: Streams) -> None:
+        self._chains = chains
+        self._streams = streams
+
+    def divergence(self, hashes: Hashes) -> Divergence:
+        """O(segments of the prompt)."""
+        held: set[int] = set()
+        blocks = 0
+        for length, segment in self._chains.walk(hashes):
+            columns = set(self._chains.sets.columns_of(self._chains.segments.holders[segment]))
+            still = held & columns if blocks else columns
+            if not still:
+                break
+            held, blocks = still, blocks + length
+        names = {stream.slot: name for name, stream in self._streams.by_replica.items()}
+        replicas = sorted(names[slot] for slot in names if slot in held)
+        return Divergence(blocks, tuple(replicas))
+
+    def blocks_by_replica(self) -> dict[ReplicaId, tuple[int, int, int]]:
+        """Blocks held by tier, GPU first. O(replicas · holder sets)."""
+        sets = self._chains.sets
+        return {
+            replica_id: (
+                sets.blocks_of(stream.slot, Tier.GPU),
+                sets.blocks_of(stream.slot, Tier.CPU),
+                sets.blocks_of(stream.slot, Tier.STORAGE),
+            )
+            for replica_id, stream in self._streams.by_replica.items()
+        }
+
+    def snapshot(self, replica_id: ReplicaId, chunk_blocks: int) -> Iterator[SnapshotChunk]:
+        """All that is known of a registered replica, as of its last applied batch.
+
+        The blocks are read when the iteration starts, in O(lanes); the chunks are cut from them.
+        """
+        stream = self._streams.by_replica[replica_id]
+        runs = list(self._runs(stream, chunk_blocks))
+        head = replica_id, stream.incarnation, stream.next_seq - 1
+        if not runs:
+            yield SnapshotChunk(*head, 0, True)
+        for index, part in enumerate(packed := list(_packed(runs, chunk_blocks))):
+            yield SnapshotChunk(*head, index, index == len(packed) - 1, tuple(part))
+
+    def _runs(self, stream: Stream, longest: int) -> Iterator[StoredRun]:
+        table, fields, sets = self._chains.table, self._chains.segments, self._chains.sets
+        holds = np.zeros(len(sets.blocks), bool)
+        holds[sets.numbers_of(stream.slot)] = True
+        lanes = table.window(0, table.total_lanes)
+        lanes = lanes[holds[fields.holders_array[table.segment[lanes]]]]
+        lanes = lanes[np.lexsort((table.offset[lanes], table.segment[lanes]))]
+        segments, offsets = table.segment[lanes], table.offset[lanes]
+        breaks = (segments[1:] != segments[:-1]) | (offsets[1:] != offsets[:-1] + 1)
+        starts = run_starts(breaks, lanes.size)
+        hashes = table.keys_at(lanes)
+        for start, stop in zip(starts, np.append(starts[1:], lanes.size), strict=True):
+            holders = fields.holders[segments[start]]
+            tiers = [tier for tier in Tier if sets.holds(holders, stream.slot, tier)]
+            for at in range(start, stop, longest):
+                parent = int(hashes[at - 1]) if at > start else NO_PARENT
+                for tier in tiers:
+                    yield StoredRun(tier, parent, hashes[at : min(at + longest, stop)])
+
+
+def _packed(runs: list[StoredRun], chunk_blocks: int) -> Iterator[list[StoredRun]]:
+    """Groups runs of at most `chunk_blocks` blocks each into chunks of at most as many."""
+    part: list[StoredRun] = []
+    blocks = 0
+    for run in runs:
+        if part and blocks + len(run.hashes) > chunk_blocks:
+            yield part
+            part, blocks = [], 0
+        part.append(run)
+        blocks += len(run.hashes)
+    if part:
+        yield part

@@ -1,0 +1,100 @@
+"""How much of a prompt each replica holds, from the pieces of its chain."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from router.core.chain_map import ChainMap, Piece
+from router.core.claims import NO_OWNERS
+from router.core.holder_sets import unpack
+from router.core.types import Tier
+
+Depths = NDArray[np.int32]
+
+_FEW_PIECES = 4
+_COUNTED_AT_ONCE = 255
+"""Pieces whose bits can be added up in one byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Leading blocks of one prompt by slot. The arrays are not to be written.
+
+    `tiers`, int32 [3, max_replicas]: row t counts the leading blocks that are each held at tier t
+    or a faster one, so row 0 is what the GPU holds. `speculative`, int32 [max_replicas]: the same
+    as row 0 where blocks that a booking is about to compute count as well.
+    """
+
+    tiers: Depths
+    speculative: Depths
+
+
+class OverlapReader:
+    """Turns pieces into depths for all slots at once. O(pieces · max_replicas)."""
+
+    def __init__(self, chains: ChainMap, max_replicas: int) -> None:
+        self._holders = chains.segments.holders
+        self._owners = chains.segments.owners
+        self._sets = chains.sets
+        self._claims = chains.claims
+        self._slots = max_replicas
+        nothing = np.zeros((len(Tier), max_replicas), np.int32)
+        nothing.flags.writeable = False
+        self._nothing = Overlap(nothing, nothing[0])
+
+    def read(self, pieces: Sequence[Piece]) -> Overlap:
+        if not pieces:
+            return self._nothing
+        if len(pieces) > _FEW_PIECES:
+            return self._read_many(pieces)
+        return self._read_few(pieces)
+
+    def _read_few(self, pieces: Sequence[Piece]) -> Overlap:
+        length, segment = pieces[0]
+        held = self._sets.indicator(self._holders[segment])
+        tiers = held * length
+        if len(pieces) > 1:
+            for length, segment in pieces[1:]:
+                held = held & self._sets.indicator(self._holders[segment])
+                tiers += held * length
+        return Overlap(tiers, self._speculative(pieces, tiers[0]))
+
+    def _speculative(self, pieces: Sequence[Piece], confirmed: Depths) -> Depths:
+        owners = self._owners
+        if all(owners[segment] == NO_OWNERS for _, segment in pieces):
+            return confirmed
+        depths = np.zeros(self._slots, np.int32)
+        expected: Depths | None = None
+        for length, segment in pieces:
+            here = self._sets.indicator(self._holders[segment])[Tier.GPU]
+            if owners[segment] != NO_OWNERS:
+                here = here | self._claims.indicator(owners[segment])
+            expected = here if expected is None else expected & here
+            depths += expected * length
+        return depths
+
+    def _read_many(self, pieces: Sequence[Piece]) -> Overlap:
+        numbers = np.array([segment for _, segment in pieces])
+        rows = self._sets.rows[[self._holders[segment] for segment in numbers.tolist()]]
+        masks = self._claims.masks[[self._owners[segment] for segment in numbers.tolist()]]
+        held = np.bitwise_or.accumulate(rows, axis=1)
+        expected = (rows[:, Tier.GPU] | masks)[:, np.newaxis]
+        alive = np.bitwise_and.accumulate(np.concatenate((held, expected), axis=1), axis=0)
+        lengths = np.array([length for length, _ in pieces])
+        depths = np.zeros((len(Tier) + 1, self._slots), np.int32)
+        for start in range(0, len(pieces), _COUNTED_AT_ONCE):
+            stop = start + _COUNTED_AT_ONCE
+            depths += self._depths(alive[start:stop], lengths[start:stop])
+            if not alive[min(stop, len(pieces)) - 1].any():
+                break
+        return Overlap(depths[:-1], depths[-1])
+
+    def _depths(self, alive: NDArray[np.uint64], lengths: NDArray[np.int64]) -> Depths:
+        """A replica that has fallen out stays out, so its share of pieces is a mere count."""
+        bits = unpack(alive)[..., : self._slots]
+        counts = np.add.reduce(bits, axis=0, dtype=np.uint8)
+        reached = np.concatenate((np.zeros(1, np.int32), np.cumsum(lengths, dtype=np.int32)))
+        depths: Depths = reached[counts]
+        return depths
