@@ -51,7 +51,7 @@ class FlightDesk:
     def handle(self, flight: Flight, now: float, refilling: int) -> Landing:
         """Raises `ValueError` where the flight contradicts itself; then no selection was made."""
         requests = list(_requests(flight))
-        unplaced = [a.booking_id for a in flight.announced if not self._announce(a, now)]
+        unplaced = [a.booking_id for a in flight.announced if not self.announce(a, now)]
         self._note(flight, now)
         answers = [_answer(outcome) for outcome in self._selector.select(requests, now)]
         return self._landing(flight, now, refilling, unplaced, answers)
@@ -65,8 +65,8 @@ class FlightDesk:
             members = tuple[str, ...](self._leases.members(now))
         return Landing(self._incarnation, now, version, members, refilling, unplaced, answers)
 
-    def _announce(self, announced: Announcement, now: float) -> bool:
-        """False where its replica is not registered."""
+    def announce(self, announced: Announcement, now: float) -> bool:
+        """Enters a booking made elsewhere. Idempotent. False where its replica is unknown."""
         lease = self._leases.get(ReplicaId(announced.replica_id))
         if lease is None:
             return False

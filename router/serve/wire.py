@@ -133,22 +133,26 @@ class Landing(Message, frozen=True):
 
 
 class Registration(Message, frozen=True):
+    """One life of a replica: a restart of its engine or of itself is another."""
+
     replica_id: str
     incarnation: int
-    block_size: int
 
 
 class Verdict(IntEnum):
-    """What the index made of a replica's message."""
+    """What the index made of a replica's message, as what the replica is to do next."""
 
-    APPLIED = 0
-    DUPLICATE = 1
-    WANTS_SNAPSHOT = 2
-    UNKNOWN_REPLICA = 3
-    STALE_INCARNATION = 4
-    TOO_LARGE = 5
+    ACCEPTED = 0
+    WANTS_SNAPSHOT = 1
+    """Something is missing: send everything."""
+    REGISTER = 2
+    """This life is not registered."""
+    REINCARNATE = 3
+    """This life has ended here: begin another."""
+    TOO_LARGE = 4
+    FULL = 5
+    """No slot is left."""
     MOVED = 6
-    FULL = 7
 
 
 class Receipt(Message, frozen=True):
