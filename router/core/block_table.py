@@ -2,52 +2,68 @@
 
 Keys sit in buckets of eight, one cache line each; the few that do not fit their bucket go to a
 small overflow area behind the buckets. Nothing is rehashed or grown after construction. A *lane* is
-a position in the table; what a lane means (its chain segment and offset) is the owner's business.
+a position in the table, its *place* a chain segment and an offset in it, packed into one number.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Hashes = NDArray[np.uint64]
 Lanes = NDArray[np.int64]
+Places = NDArray[np.int64]
 
-BUCKET_LANES = 8
 ABSENT = -1
 """Stands in lane arrays for a hash that the table does not hold."""
 
-_ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
+BUCKET_LANES = 8
+OFFSET_BITS = 32
+OFFSET_MASK = (1 << OFFSET_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """The lanes of some hashes; those at the positions `fresh` were inserted.
+
+    Equal hashes share a lane; `has_doubles` says that fresh ones did. A lane is `ABSENT` where a
+    full table refused the hash, which `has_refusals` says.
+    """
+
+    lanes: Lanes
+    fresh: NDArray[np.int64]
+    has_doubles: bool
+    has_refusals: bool
 
 
 class BlockTable:
-    """Maps unsigned 64-bit hashes to lanes; every lane carries a `segment` and an `offset`.
+    """Maps unsigned 64-bit hashes to lanes; `places[lane]` is `segment << 32 | offset`.
 
     Half of the lanes stay empty at `max_blocks` keys, so that only about one key in a hundred
-    overflows. Callers keep the number of keys near `max_blocks`; the table itself refuses only when
-    the overflow area is full.
+    overflows. Callers keep the number of keys near `max_blocks`; the table itself refuses a key
+    only when the overflow area is full.
     """
 
     def __init__(self, max_blocks: int) -> None:
         buckets = max(4, 1 << (2 * max_blocks // BUCKET_LANES - 1).bit_length())
-        self._lanes = buckets * BUCKET_LANES
-        overflow_lanes = max(64, max_blocks // 8)
-        self.total_lanes = self._lanes + overflow_lanes
+        self._bucket_lanes = buckets * BUCKET_LANES
+        self.total_lanes = self._bucket_lanes + max(64, max_blocks // 8)
         self._mask = buckets - 1
         self._mask_u64 = np.uint64(self._mask)
-        self._keys = np.zeros(self.total_lanes, np.uint64)
-        # An empty lane holds 0, except in bucket 0, where 0 is a legal key: there it holds 1, which
-        # belongs to bucket 1. So every 64-bit value is a legal key and fresh pages stay untouched.
+        # An empty lane holds 0. Bucket 0, where 0 would be a legal key, is filled with 1, a key of
+        # bucket 1: it looks full to all, and its keys live in the overflow area.
+        # One lane more, at the place -1, swallows what is written for refused keys.
+        self._keys = np.zeros(self.total_lanes + 1, np.uint64)
         self._keys[:BUCKET_LANES] = 1
-        self._rows = self._keys[: self._lanes].reshape(buckets, BUCKET_LANES)
+        self._rows = self._keys[: self._bucket_lanes].reshape(buckets, BUCKET_LANES)
         self._key_view = self._keys.data
         self._overflow: dict[int, int] = {}
-        self._overflow_free = list(range(self.total_lanes - 1, self._lanes - 1, -1))
+        self._overflow_free = list(range(self.total_lanes - 1, self._bucket_lanes - 1, -1))
         self._overflowed = np.zeros(buckets, np.uint16)
-        self.segment = np.zeros(self.total_lanes, np.int32)
-        self.offset = np.zeros(self.total_lanes, np.int32)
+        self.places = np.zeros(self.total_lanes + 1, np.int64)
+        self.place_view = self.places.data
         self.occupied = 0
         self.refused = 0
-        self.segment_view = self.segment.data
-        self.offset_view = self.offset.data
 
     def find_one(self, key: int) -> int | None:
         """The lane of one hash; the cheap way when few hashes are asked for."""
@@ -62,100 +78,99 @@ class BlockTable:
         buckets = (keys & self._mask_u64).view(np.int64)
         return self._match(keys, buckets, self._rows.take(buckets, axis=0))
 
-    def find_or_insert(self, keys: Hashes) -> tuple[Lanes, NDArray[np.int64] | None]:
-        """The lane of every hash, and which positions were inserted (None: none was).
-
-        Equal hashes share one lane. A hash for which no lane is left stays `ABSENT`.
-        """
+    def find_or_insert(self, keys: Hashes) -> Insertion:
+        """The lane of every hash, inserting those that are not there."""
         buckets = (keys & self._mask_u64).view(np.int64)
         rows = self._rows.take(buckets, axis=0)
         lanes = self._match(keys, buckets, rows)
-        missing = np.flatnonzero(lanes < 0)
-        if not missing.size:
-            return lanes, None
-        if missing.size < keys.size:
-            keys, buckets, rows = keys[missing], buckets[missing], rows[missing]
-        lanes[missing] = self._insert(keys, buckets, rows)
-        return lanes, missing
+        fresh = (lanes < 0).nonzero()[0]
+        if fresh.size == keys.size:
+            return self._inserted(keys, buckets, rows, lanes, fresh)
+        if fresh.size:
+            return self._inserted(keys[fresh], buckets[fresh], rows[fresh], lanes, fresh)
+        return Insertion(lanes, fresh, False, False)
 
     def release(self, lanes: Lanes) -> None:
         """Empties distinct occupied lanes."""
         self.occupied -= lanes.size
         if self._overflow:
-            self._release_overflow(lanes[lanes >= self._lanes])
-        self._keys[lanes] = lanes < BUCKET_LANES
+            self._release_overflow(lanes[lanes >= self._bucket_lanes])
+        self._keys[lanes] = 0
 
     def window(self, start: int, lanes: int) -> Lanes:
         """The occupied ones among `lanes` lanes from `start` on."""
-        stop = start + lanes
-        taken = self._keys[start : min(stop, self._lanes)] != 0
-        if start < BUCKET_LANES:
-            taken[: BUCKET_LANES - start] = self._keys[start : min(BUCKET_LANES, stop)] != 1
+        stop, first = start + lanes, max(start, BUCKET_LANES)
+        taken = self._keys[first : min(stop, self._bucket_lanes)].nonzero()[0] + first
         overflow = [lane for lane in self._overflow.values() if start <= lane < stop]
-        return np.concatenate((np.flatnonzero(taken) + start, np.array(overflow, np.int64)))
+        return np.concatenate((taken, np.array(overflow, np.int64)))
 
     def keys_at(self, lanes: Lanes) -> Hashes:
         return self._keys[lanes]
 
     def _match(self, keys: Hashes, buckets: Lanes, rows: NDArray[np.uint64]) -> Lanes:
-        hits = np.flatnonzero(rows == keys[:, None])
+        hits = (rows == keys[:, np.newaxis]).ravel().nonzero()[0]
         if hits.size == keys.size:
-            return (buckets << 3) + (hits & 7)
-        lanes = np.full(keys.size, ABSENT, np.int64)
-        owners = hits >> 3
-        lanes[owners] = (buckets[owners] << 3) + (hits & 7)
+            lanes: Lanes = (buckets << 3) + (hits & 7)
+            return lanes
+        lanes = np.empty(keys.size, np.int64)
+        lanes.fill(ABSENT)
+        if hits.size:
+            matched = hits >> 3
+            lanes[matched] = (buckets[matched] << 3) + (hits & 7)
         if self._overflow:
             self._match_overflow(keys, buckets, lanes)
         return lanes
 
     def _match_overflow(self, keys: Hashes, buckets: Lanes, lanes: Lanes) -> None:
-        suspects = np.flatnonzero((lanes < 0) & (self._overflowed[buckets] > 0))
+        suspects = self._overflowed.take(buckets).nonzero()[0]
+        if not suspects.size:
+            return
         for at, key in zip(suspects.tolist(), keys[suspects].tolist(), strict=True):
-            lanes[at] = self._overflow.get(key, ABSENT)
+            if key in self._overflow:
+                lanes[at] = self._overflow[key]
 
-    def _insert(self, keys: Hashes, buckets: Lanes, rows: NDArray[np.uint64]) -> Lanes:
+    def _inserted(
+        self,
+        keys: Hashes,
+        buckets: Lanes,
+        rows: NDArray[np.uint64],
+        lanes: Lanes,
+        fresh: NDArray[np.int64],
+    ) -> Insertion:
+        taken = self._take_lanes(keys, buckets, rows)
+        order = np.arange(taken.size)
+        self.places[taken] = order
+        doubles = taken.size - int(np.count_nonzero(self.places[taken] == order))
+        absent = int(np.count_nonzero(taken < 0))
+        lanes[fresh] = taken
+        self.occupied += taken.size - doubles - min(absent, 1)
+        self.refused += absent
+        return Insertion(lanes, fresh, doubles > 0, absent > 0)
+
+    def _take_lanes(self, keys: Hashes, buckets: Lanes, rows: NDArray[np.uint64]) -> Lanes:
         """Several keys may want one lane: all write, those who read themselves back have won."""
-        lanes = np.full(keys.size, ABSENT, np.int64)
-        pending = np.arange(keys.size)
-        while True:
-            free = _first_free(rows, buckets)
-            fits = free < BUCKET_LANES
-            wanted = (buckets << 3) + free
-            if not fits.all():
-                self._insert_overflow(keys, pending[~fits], lanes)
-                wanted, pending = wanted[fits], pending[fits]
-            wanting = keys[pending]
-            self._keys[wanted] = wanting
-            won = self._keys[wanted] == wanting
-            if won.all():
-                lanes[pending] = wanted
-                self.occupied += self._distinct(wanted)
-                return lanes
-            lanes[pending[won]] = wanted[won]
-            self.occupied += self._distinct(wanted[won])
-            pending = pending[~won]
-            buckets = (keys[pending] & self._mask_u64).view(np.int64)
-            rows = self._rows.take(buckets, axis=0)
+        free = _first_free(rows)
+        wanted = (buckets << 3) + free
+        is_full = free == BUCKET_LANES
+        if is_full.any():
+            full = is_full.nonzero()[0]
+            wanted[full] = self._take_overflow(keys[full].tolist())
+        self._keys[wanted] = keys
+        lost = (self._keys[wanted] != keys).nonzero()[0]
+        if lost.size and (lost := lost[wanted[lost] >= 0]).size:
+            again, losers = buckets[lost], keys[lost]
+            wanted[lost] = self._take_lanes(losers, again, self._rows.take(again, axis=0))
+        return wanted
 
-    def _distinct(self, lanes: Lanes) -> int:
-        """How many lanes differ; uses their offsets, which fresh lanes have no need of yet."""
-        places = np.arange(lanes.size, dtype=np.int32)
-        self.offset[lanes] = places
-        return int(np.count_nonzero(self.offset[lanes] == places))
-
-    def _insert_overflow(self, keys: Hashes, places: Lanes, lanes: Lanes) -> None:
-        for at in places.tolist():
-            key = int(keys[at])
+    def _take_overflow(self, keys: list[int]) -> list[int]:
+        lanes = []
+        for key in keys:
             lane = self._overflow.get(key)
             if lane is None and self._overflow_free:
                 lane = self._overflow[key] = self._overflow_free.pop()
-                self._keys[lane] = key
                 self._overflowed[key & self._mask] += 1
-                self.occupied += 1
-            if lane is None:
-                self.refused += 1
-            else:
-                lanes[at] = lane
+            lanes.append(ABSENT if lane is None else lane)
+        return lanes
 
     def _release_overflow(self, lanes: Lanes) -> None:
         for lane, key in zip(lanes.tolist(), self._keys[lanes].tolist(), strict=True):
@@ -171,13 +186,11 @@ class BlockTable:
         assert int(self._overflowed.sum()) == len(self._overflow)
 
 
-def _first_free(rows: NDArray[np.uint64], buckets: Lanes) -> Lanes:
+def _first_free(rows: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Per row the first empty lane, `BUCKET_LANES` where it is full.
 
-    Eight booleans are read as one integer whose trailing zero bits are counted.
+    Eight booleans are read as one integer, of which the lowest set bit and all below are counted.
     """
-    empty_value = (buckets == 0).astype(np.uint64)
-    empty = (rows == empty_value[:, None]).view(np.uint64).ravel()
-    trailing_zeros = np.bitwise_count(~empty & (empty - np.uint64(1)))
-    lanes: Lanes = (trailing_zeros >> 3).astype(np.int64)
+    empty = (rows == 0).view(np.uint64).ravel()
+    lanes: NDArray[np.uint8] = np.bitwise_count(empty ^ (empty - np.uint64(1))) >> 3
     return lanes

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from router.core.block_table import Hashes, Lanes
-from router.core.chain_map import DEAD, ChainMap, State, run_starts
+from router.core.block_table import OFFSET_BITS, OFFSET_MASK, Hashes, Lanes
+from router.core.chain_map import DEAD, ChainMap, State, runs_of
 from router.core.holder_sets import EMPTY
 from router.core.segments import NO_SEGMENT
 
@@ -60,17 +60,16 @@ class ChainEditor:
         Blocks that nobody holds or expects any more leave at once.
         """
         lanes = self._table.find(hashes)
-        lanes = np.unique(lanes[lanes >= 0])
-        if not lanes.size:
-            return 0
-        segments, offsets = self._table.segment[lanes], self._table.offset[lanes]
-        order = np.lexsort((offsets, segments))
-        lanes, segments, offsets = lanes[order], segments[order], offsets[order]
-        breaks = (segments[1:] != segments[:-1]) | (offsets[1:] != offsets[:-1] + 1)
-        starts = run_starts(breaks, lanes.size)
-        firsts = zip(segments[starts].tolist(), offsets[starts].tolist(), strict=True)
-        for piece, (segment, first) in zip(_split(lanes, starts), firsts, strict=True):
-            own = self._carve(segment, first, piece.size, piece)
+        lanes = lanes[lanes >= 0]
+        places = self._table.places[lanes]
+        order = places.argsort()
+        lanes, places = lanes[order], places[order]
+        doubles = (places[1:] == places[:-1]).nonzero()[0]
+        if doubles.size:
+            lanes, places = np.delete(lanes, doubles), np.delete(places, doubles)
+        for start, stop in runs_of(places):
+            piece, first = lanes[start:stop], int(places[start])
+            own = self._carve(first >> OFFSET_BITS, first & OFFSET_MASK, stop - start, piece)
             self._apply(own, change)
             if self._chains.is_dead(own):
                 self._drop(own, piece)
@@ -92,7 +91,7 @@ class ChainEditor:
         if count == self._fields.count[segment]:
             return segment
         own = self._fields.allocate(first, count)
-        self._table.segment[lanes] = own
+        self._write_places(lanes, own, first)
         self._fields.shrink(segment, first, count)
         holders, owners = self._chains.state(segment)
         self._fields.holders[own], self._fields.owners[own] = holders, owners
@@ -102,53 +101,49 @@ class ChainEditor:
 
     def _place_each(self, hashes: Hashes, tail: int, change: Change) -> list[int]:
         """As `place`, block by block; returns the segments in the order of the run."""
-        lanes, fresh = self._table.find_or_insert(hashes)
-        if fresh is not None and fresh.size == lanes.size and lanes.min() >= 0:
-            segment = self._append(lanes, tail, change)
-            return [segment] if segment else self._place_loose(lanes, fresh, change)
-        if lanes.min() < 0 or np.unique(lanes).size != lanes.size:
+        found = self._table.find_or_insert(hashes)
+        lanes, fresh = found.lanes, found.fresh
+        if found.has_doubles or found.has_refusals:
             return self._place_loose(lanes, fresh, change)
-        segments, offsets = self._table.segment[lanes], self._table.offset[lanes]
-        if fresh is not None:
-            segments[fresh] = NO_SEGMENT
-            offsets[fresh] = fresh
-        breaks = (segments[1:] != segments[:-1]) | (offsets[1:] != offsets[:-1] + 1)
-        starts = run_starts(breaks, lanes.size)
-        firsts = zip(segments[starts].tolist(), offsets[starts].tolist(), strict=True)
+        if fresh.size == lanes.size:
+            return [self._append(lanes, tail, change)]
+        places = self._table.places[lanes]
+        places[fresh] = fresh  # As if in `NO_SEGMENT`, at offsets that follow one another.
+        ordered = np.sort(places)
+        if (ordered[1:] == ordered[:-1]).any():
+            return self._place_loose(lanes, fresh, change)
         placed = []
-        for piece, (segment, first) in zip(_split(lanes, starts), firsts, strict=True):
+        for start, stop in runs_of(places):
+            piece, first = lanes[start:stop], int(places[start])
+            segment = first >> OFFSET_BITS
             if segment == NO_SEGMENT:
                 tail = self._append(piece, tail, change)
             else:
-                own = self._carve(segment, first, piece.size, piece)
+                own = self._carve(segment, first & OFFSET_MASK, stop - start, piece)
                 self._apply(own, change)
                 tail = self._joined(tail, own, piece)
             placed.append(tail)
         return placed
 
     def _append(self, lanes: Lanes, tail: int, change: Change) -> int:
-        """Gives inserted blocks a segment, the one before them where it has the same state.
-
-        Returns `NO_SEGMENT`, having changed no count, where a lane is given twice.
-        """
+        """Gives inserted blocks a segment, the one before them where it has the same state."""
         count, state = lanes.size, change(*DEAD)
-        joins = self._may_extend(tail, state, count)
-        first = self._fields.last[tail] + 1 if joins else 0
-        offsets = np.arange(first, first + count, dtype=np.int32)
-        self._table.offset[lanes] = offsets
-        if not np.array_equal(self._table.offset[lanes], offsets):
-            return NO_SEGMENT
-        if joins:
-            self._table.segment[lanes] = tail
+        if self._may_extend(tail, state, count):
+            self._write_places(lanes, tail, self._fields.last[tail] + 1)
             self._fields.extend(tail, count)
             self._chains.sets.count(state[0], count)
             return tail
-        segment = self._fields.allocate(first, count)
-        self._table.segment[lanes] = segment
+        segment = self._fields.allocate(0, count)
+        self._write_places(lanes, segment, 0)
         self._chains.sets.count(EMPTY, count)
         self._chains.dead_blocks += count
         self._chains.set_state(segment, state)
         return segment
+
+    def _write_places(self, lanes: Lanes | None, segment: int, first: int) -> None:
+        if lanes is not None:
+            place = (segment << OFFSET_BITS) + first
+            self._table.places[lanes] = np.arange(place, place + lanes.size)
 
     def _may_extend(self, tail: int, state: State, count: int) -> bool:
         return (
@@ -164,28 +159,26 @@ class ChainEditor:
         count, state = lanes.size, self._chains.state(segment)
         if not self._may_extend(tail, state, count):
             return segment
-        first = self._fields.last[tail] + 1
-        self._table.segment[lanes] = tail
-        self._table.offset[lanes] = np.arange(first, first + count, dtype=np.int32)
+        self._write_places(lanes, tail, self._fields.last[tail] + 1)
         self._fields.extend(tail, count)
         self._chains.claims.unlink(state[1], segment)
         self._fields.thin(segment, count)
         return tail
 
-    def _place_loose(self, lanes: Lanes, fresh: Lanes | None, change: Change) -> list[int]:
+    def _place_loose(self, lanes: Lanes, fresh: Lanes, change: Change) -> list[int]:
         """As `_place_each` for what is no chain: blocks given twice, or refused by a full table.
 
         Every block becomes a segment of its own, so that nothing is concluded from its neighbours.
         """
-        inserted = set() if fresh is None else set(lanes[fresh].tolist())
+        inserted = set(lanes[fresh].tolist())
         placed = []
         for lane in np.unique(lanes[lanes >= 0]).tolist():
             one = np.array([lane])
             if lane in inserted:
                 placed.append(self._append(one, NO_SEGMENT, change))
                 continue
-            segment, offset = self._table.segment_view[lane], self._table.offset_view[lane]
-            placed.append(self._carve(segment, offset, 1, one))
+            place = self._table.place_view[lane]
+            placed.append(self._carve(place >> OFFSET_BITS, place & OFFSET_MASK, 1, one))
             self._apply(placed[-1], change)
         return placed
 
@@ -193,8 +186,3 @@ class ChainEditor:
         self._table.release(lanes)
         self._fields.thin(segment, lanes.size)
         self._chains.forget_dead(lanes.size)
-
-
-def _split(lanes: Lanes, starts: Lanes) -> list[Lanes]:
-    ends = [*starts[1:].tolist(), lanes.size]
-    return [lanes[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]

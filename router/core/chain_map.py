@@ -7,7 +7,7 @@ module reads and keeps the counts; `chain_edits` changes, `room` makes room.
 import numpy as np
 from numpy.typing import NDArray
 
-from router.core.block_table import BlockTable, Hashes
+from router.core.block_table import OFFSET_BITS, OFFSET_MASK, BlockTable, Hashes, Places
 from router.core.claims import NO_OWNERS, Claims
 from router.core.holder_sets import EMPTY, HolderSets
 from router.core.segments import NO_SEGMENT, SegmentTable
@@ -70,7 +70,7 @@ class ChainMap:
     def is_dead(self, segment: int) -> bool:
         return not self.segments.holders[segment] and not self.segments.owners[segment]
 
-    def are_dead(self, segments: NDArray[np.int32]) -> NDArray[np.bool_]:
+    def are_dead(self, segments: NDArray[np.int64]) -> NDArray[np.bool_]:
         fields = self.segments
         holders, owners = fields.holders_array[segments], fields.owners_array[segments]
         is_dead: NDArray[np.bool_] = (holders == EMPTY) & (owners == NO_OWNERS)
@@ -123,18 +123,19 @@ class ChainMap:
         lane = table.find_one(keys[at])
         if lane is None:
             return None
-        segment, offset = table.segment_view[lane], table.offset_view[lane]
+        place = table.place_view[lane]
+        segment, offset = place >> OFFSET_BITS, place & OFFSET_MASK
         reach = min(total - at, fields.last[segment] - offset + 1)
         if reach == 1:
             return segment, offset, 1
         if not fields.is_whole(segment):
             return segment, offset, 0
-        if self._lies_at(keys[at + reach - 1], segment, offset + reach - 1):
+        if self._lies_at(keys[at + reach - 1], place + reach - 1):
             return segment, offset, reach
         low, high = 1, reach - 1
         while low < high:
             middle = (low + high + 1) // 2
-            if self._lies_at(keys[at + middle - 1], segment, offset + middle - 1):
+            if self._lies_at(keys[at + middle - 1], place + middle - 1):
                 low = middle
             else:
                 high = middle - 1
@@ -145,29 +146,23 @@ class ChainMap:
         lane = self.table.find_one(block_hash)
         if lane is None:
             return NO_SEGMENT
-        segment = self.table.segment_view[lane]
-        ends = self.segments.last[segment] == self.table.offset_view[lane]
-        return segment if ends else NO_SEGMENT
+        place = self.table.place_view[lane]
+        segment = place >> OFFSET_BITS
+        return segment if self.segments.last[segment] == place & OFFSET_MASK else NO_SEGMENT
 
-    def _lies_at(self, key: int, segment: int, offset: int) -> bool:
-        table = self.table
-        lane = table.find_one(key)
-        return (
-            lane is not None
-            and table.segment_view[lane] == segment
-            and table.offset_view[lane] == offset
-        )
+    def _lies_at(self, key: int, place: int) -> bool:
+        lane = self.table.find_one(key)
+        return lane is not None and self.table.place_view[lane] == place
 
     def _scan(self, hashes: Hashes) -> list[Piece]:
         """As `walk`, reading every block."""
         lanes = self.table.find(hashes)
-        unknown = np.flatnonzero(lanes < 0)
-        segments = self.table.segment[lanes[: unknown[0]] if unknown.size else lanes]
-        dead = np.flatnonzero(self.are_dead(segments))
+        unknown = (lanes < 0).nonzero()[0]
+        segments = self.table.places[lanes[: unknown[0]] if unknown.size else lanes] >> OFFSET_BITS
+        dead = self.are_dead(segments).nonzero()[0]
         segments = segments[: dead[0]] if dead.size else segments
-        starts = run_starts(segments[1:] != segments[:-1], segments.size)
-        lengths = np.diff(starts, append=segments.size)
-        return list(zip(lengths.tolist(), segments[starts].tolist(), strict=True))
+        runs = runs_between(segments[1:] != segments[:-1], segments.size)
+        return [(stop - start, int(segments[start])) for start, stop in runs]
 
     def check_integrity(self) -> None:
         """Asserts that segments, sets and claims agree with the table. O(lanes)."""
@@ -175,10 +170,11 @@ class ChainMap:
         self.sets.check_integrity()
         fields, table = self.segments, self.table
         lanes = table.window(0, table.total_lanes)
-        numbers, offsets = table.segment[lanes], table.offset[lanes]
+        places = table.places[lanes]
+        numbers, offsets = places >> OFFSET_BITS, places & OFFSET_MASK
         counts = np.bincount(numbers, minlength=fields.end)
         assert np.array_equal(counts, fields.count_array[: fields.end])
-        assert len(set(zip(numbers.tolist(), offsets.tolist(), strict=True))) == lanes.size
+        assert np.unique(places).size == lanes.size
         for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
             assert fields.first[number] <= offset <= fields.last[number]
         carried = np.bincount(fields.holders_array[numbers], minlength=len(self.sets.blocks))
@@ -195,8 +191,14 @@ class ChainMap:
         assert carried == {b: held for b, held in claimed.items() if held}
 
 
-def run_starts(differs: NDArray[np.bool_], size: int) -> NDArray[np.int64]:
-    """Where runs start in an array of `size`, given which neighbours differ; shape [runs]."""
+def runs_of(places: Places) -> list[tuple[int, int]]:
+    """Start and stop of each run of places that follow one another in one segment."""
+    return runs_between(places[1:] != places[:-1] + 1, places.size)
+
+
+def runs_between(breaks: NDArray[np.bool_], size: int) -> list[tuple[int, int]]:
+    """Start and stop of each run of `size` elements, given between which neighbours one ends."""
     if not size:
-        return np.zeros(0, np.int64)
-    return np.concatenate((np.zeros(1, np.int64), np.flatnonzero(differs) + 1))
+        return []
+    stops = (breaks.nonzero()[0] + 1).tolist()
+    return list(zip([0, *stops], [*stops, size], strict=True))

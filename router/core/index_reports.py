@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from router.core.block_table import Hashes
-from router.core.chain_map import ChainMap, run_starts
+from router.core.block_table import OFFSET_BITS, Hashes
+from router.core.chain_map import ChainMap, runs_of
 from router.core.events import NO_PARENT, SnapshotChunk, StoredRun
 from router.core.streams import Stream, Streams
 from router.core.types import ReplicaId, Tier
@@ -99,14 +99,11 @@ class IndexReports:
         holds = np.zeros(len(sets.blocks), bool)
         holds[sets.numbers_of(stream.slot)] = True
         lanes = table.window(0, table.total_lanes)
-        lanes = lanes[holds[fields.holders_array[table.segment[lanes]]]]
-        lanes = lanes[np.lexsort((table.offset[lanes], table.segment[lanes]))]
-        segments, offsets = table.segment[lanes], table.offset[lanes]
-        breaks = (segments[1:] != segments[:-1]) | (offsets[1:] != offsets[:-1] + 1)
-        starts = run_starts(breaks, lanes.size)
-        hashes = table.keys_at(lanes)
-        for start, stop in zip(starts, np.append(starts[1:], lanes.size), strict=True):
-            holders = fields.holders[segments[start]]
+        lanes = lanes[holds[fields.holders_array[table.places[lanes] >> OFFSET_BITS]]]
+        lanes = lanes[table.places[lanes].argsort()]
+        places, hashes = table.places[lanes], table.keys_at(lanes)
+        for start, stop in runs_of(places):
+            holders = fields.holders[places[start] >> OFFSET_BITS]
             tiers = [tier for tier in Tier if sets.holds(holders, stream.slot, tier)]
             for at in range(start, stop, longest):
                 parent = int(hashes[at - 1]) if at > start else NO_PARENT

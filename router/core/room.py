@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from router.core.block_table import OFFSET_BITS
 from router.core.chain_map import DEAD, ChainMap
 
 _EVICTION_WINDOW = 4096
@@ -42,7 +43,7 @@ class Room:
         self._reclaim_from += max_lanes
         if self._reclaim_from >= chains.table.total_lanes:
             self._reclaim_from = 0
-        segments = chains.table.segment[lanes]
+        segments = chains.table.places[lanes] >> OFFSET_BITS
         is_dead = chains.are_dead(segments)
         chains.table.release(lanes[is_dead])
         dead, counts = np.unique(segments[is_dead], return_counts=True)
