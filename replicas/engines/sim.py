@@ -1,6 +1,6 @@
 """The simulated engine in real time: an `Engine` without weights.
 
-One task runs passes one after the other and sleeps until each is due; nothing runs while idle.
+Requests in, bytes out; the step loop beside it runs the passes, and nothing runs while idle.
 """
 
 import asyncio
@@ -12,11 +12,12 @@ from replicas.engines.protocol import EngineInfo, EngineRequest
 from replicas.engines.sim_faults import FaultKind, FaultScript, SimFault
 from replicas.engines.sim_inflight import Inflight
 from replicas.engines.sim_publisher import SimEventPublisher
+from replicas.engines.sim_steps import StepLoop
 from replicas.sim.generation import Generation, GenerationLimits
 from replicas.sim.latency import LinearLatency
 from replicas.sim.pool import BlockPool
 from replicas.sim.scheduler import Scheduler, SchedulerLimits
-from replicas.sim.sequence import Drawn, Pass, SimSequence
+from replicas.sim.sequence import Drawn, SimSequence
 from router.configuration import SimConfig
 from router.core.errors import ConfigurationError, EngineDead, EngineError
 
@@ -38,37 +39,34 @@ class SimEngine:
         self._config = config
         self._model = model
         self._stuck_after_s = stuck_after_s
-        limits = SchedulerLimits(
-            config.block_size, config.max_num_batched_tokens, config.max_num_seqs
-        )
         self._pool = BlockPool(config.total_blocks)
-        self._scheduler = Scheduler(self._pool, limits)
-        self._latency = LinearLatency(
-            config.prefill_ms_per_token, config.prefill_base_ms, config.decode_ms_per_token
-        )
+        self._scheduler = Scheduler(self._pool, _scheduler_limits(config))
+        self._faults = FaultScript()
+        self._steps = StepLoop(self._scheduler, _latency(config), self._faults)
         self._owners: dict[SimSequence, Inflight] = {}
         self._inflight: dict[Inflight, None] = {}
-        self._work = asyncio.Event()
-        self._faults = FaultScript()
-        self._due_s: float | None = None
-        self._death: EngineDead | None = EngineDead("The engine is not running.")
+        self._cause_of_death: str | None = "The engine is not running."
         self._publisher: SimEventPublisher | None = None
         self._loop: asyncio.Task[None] | None = None
 
     async def start(self) -> EngineInfo:
-        assert self._loop is None, "started twice"
+        assert self._loop is None, "an engine has one life"
         self._publisher = SimEventPublisher()
-        self._death = None
-        self._loop = asyncio.create_task(self._run(self._publisher), name="sim-engine")
+        self._cause_of_death = None
+        steps = self._steps.run(self._deliver, self._publisher.publish)
+        self._loop = asyncio.create_task(steps, name="sim-engine")
         self._loop.add_done_callback(self._on_loop_end)
+        return self._info(self._publisher)
+
+    def _info(self, publisher: SimEventPublisher) -> EngineInfo:
         return EngineInfo(
             model=self._model,
             block_size=self._config.block_size,
             max_model_len=self._config.max_model_len,
             total_blocks=self._config.total_blocks,
             hash_algorithm="xxh3_64",
-            kv_events_endpoint=self._publisher.events_endpoint,
-            kv_replay_endpoint=self._publisher.replay_endpoint,
+            kv_events_endpoint=publisher.events_endpoint,
+            kv_replay_endpoint=publisher.replay_endpoint,
         )
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[bytes, None]:
@@ -91,41 +89,33 @@ class SimEngine:
         return self._pool.active_blocks
 
     async def check_health(self) -> None:
-        if self._death is not None:
-            raise self._death
-        overdue_s = 0.0 if self._due_s is None else time.monotonic() - self._due_s
-        if overdue_s > self._stuck_after_s:
+        self._raise_if_dead()
+        if self._steps.overdue_s() > self._stuck_after_s:
             raise EngineDead("The engine is stuck.")
 
     async def stop(self) -> None:
-        self._die(EngineDead("The engine was stopped."))
+        self._die("The engine was stopped.")
         if self._loop is not None:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
         if self._publisher is not None:
             await self._publisher.close()
-        self._loop = self._publisher = None
+            self._publisher = None
 
     def inject(self, fault: SimFault) -> None:
         """Plays a fault, for tests; several wait for each other. No configuration reaches this."""
         self._faults.add(fault)
-        self._work.set()
+        self._steps.wake()
 
     def _admit(self, request: EngineRequest) -> Inflight:
-        if self._death is not None:
-            raise self._death
-        limits = GenerationLimits(
-            self._model,
-            self._config.block_size,
-            self._config.max_model_len,
-            self._config.default_max_tokens,
-        )
+        self._raise_if_dead()
+        limits = _generation_limits(self._config, self._model)
         inflight = Inflight(Generation(request, limits, created=int(time.time())))
         self._inflight[inflight] = None
         for sequence in inflight.generation.sequences:
             self._owners[sequence] = inflight
             self._scheduler.add(sequence)
-        self._work.set()
+        self._steps.wake()
         return inflight
 
     def _release(self, inflight: Inflight) -> None:
@@ -134,33 +124,6 @@ class SimEngine:
             self._scheduler.abort(sequence)
             self._owners.pop(sequence, None)
         self._inflight.pop(inflight, None)
-
-    async def _run(self, publisher: SimEventPublisher) -> None:
-        while True:
-            await self._play_fault()
-            if self._death is not None:
-                return
-            planned = self._scheduler.plan()
-            if planned is None:
-                self._due_s = None
-                self._work.clear()
-                await self._work.wait()
-            else:
-                await self._wait_for(planned)
-                drawn, events = self._scheduler.complete(planned)
-                if events:
-                    publisher.publish(events)
-                for token in drawn:
-                    self._deliver(token)
-
-    async def _wait_for(self, planned: Pass) -> None:
-        """Sleeps until the pass is due, counted from when the one before was due."""
-        now_s = time.monotonic()
-        duration_s = self._latency.pass_s(planned)
-        is_behind = self._due_s is None or now_s - self._due_s > duration_s
-        start_s = now_s if is_behind or self._due_s is None else self._due_s
-        self._due_s = start_s + duration_s
-        await asyncio.sleep(max(self._due_s - now_s, 0.0))
 
     def _deliver(self, drawn: Drawn) -> None:
         inflight = self._owners.get(drawn.sequence)
@@ -185,22 +148,32 @@ class SimEngine:
         self._release(inflight)
         inflight.close(error)
 
-    async def _play_fault(self) -> None:
-        """Dies or stands still if that is due; a failing request waits for its next token."""
-        fault = self._faults.due()
-        if fault is FaultKind.DIE:
-            self._faults.played()
-            self._die(EngineDead("The engine died."))
-        elif fault is FaultKind.STALL:
-            self._due_s = time.monotonic()
-            await asyncio.Event().wait()
-
-    def _die(self, death: EngineDead) -> None:
-        self._death = death
+    def _die(self, cause: str) -> None:
+        self._cause_of_death = cause
         for inflight in list(self._inflight):
-            self._end(inflight, death)
+            self._end(inflight, EngineDead(cause))
+
+    def _raise_if_dead(self) -> None:
+        if self._cause_of_death is not None:
+            raise EngineDead(self._cause_of_death)
 
     def _on_loop_end(self, loop: "asyncio.Task[None]") -> None:
         if not loop.cancelled() and (failure := loop.exception()) is not None:
-            logger.error("the simulated engine's loop failed", exc_info=failure)
-            self._die(EngineDead("The engine died."))
+            logger.error("the simulated engine's step loop ended", exc_info=failure)
+            self._die("The engine died.")
+
+
+def _scheduler_limits(config: SimConfig) -> SchedulerLimits:
+    return SchedulerLimits(config.block_size, config.max_num_batched_tokens, config.max_num_seqs)
+
+
+def _latency(config: SimConfig) -> LinearLatency:
+    return LinearLatency(
+        config.prefill_ms_per_token, config.prefill_base_ms, config.decode_ms_per_token
+    )
+
+
+def _generation_limits(config: SimConfig, model: str) -> GenerationLimits:
+    return GenerationLimits(
+        model, config.block_size, config.max_model_len, config.default_max_tokens
+    )

@@ -109,12 +109,6 @@ async def test_stopping_fails_what_runs_and_removes_the_sockets() -> None:
     assert not folder.exists()
 
 
-async def test_an_engine_can_be_started_again_after_it_was_stopped(engine: SimEngine) -> None:
-    await engine.stop()
-    await engine.start()
-    assert await read(engine, streamed(2))
-
-
 async def test_closing_a_stream_frees_its_blocks_before_it_returns(engine: SimEngine) -> None:
     parts = engine.generate(streamed(100))
     await anext(parts)
