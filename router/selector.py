@@ -223,10 +223,9 @@ class Selector:
             request.lease_s,
         )
         self.announce(booking, now)
-        missing = request.hashes[decision.overlap_blocks :]
-        if len(missing):
+        if decision.overlap_blocks < len(request.hashes):
             expires_at = now + self._speculative_ttl_s
-            self._index.speculate(request.booking_id, slot, missing, expires_at)
+            self._index.speculate(request.booking_id, slot, request.hashes, expires_at)
         self._decisions[request.booking_id] = decision
         if len(self._decisions) > self._max_decisions:
             self._decisions.popitem(last=False)

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from dataclasses import fields, replace
+from functools import partial
 from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -15,6 +16,9 @@ from router.policies.base import Choice, Facts, Reason, RoutingPolicy
 from router.policies.registry import POLICIES, PolicySpec, make_policy
 
 BLOCK_SIZE = 16
+
+calmly = partial(settings, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A loaded machine is no defect."""
 
 pytestmark = pytest.mark.parametrize("name", sorted(POLICIES))
 
@@ -69,6 +73,7 @@ def rank_of(choice: Choice, slot: int) -> int:
     return choice.ranked.tolist().index(slot)
 
 
+@calmly()
 @given(facts=some_facts(), seed=st.integers(0, 2**32))
 def test_ranks_every_candidate_once_and_nothing_else(name: str, facts: Facts, seed: int) -> None:
     choice = policy(name).choose(facts, Random(seed))
@@ -78,6 +83,7 @@ def test_ranks_every_candidate_once_and_nothing_else(name: str, facts: Facts, se
     assert choice.reason in Reason
 
 
+@calmly()
 @given(facts=some_facts(), seed=st.integers(0, 2**32))
 def test_equal_facts_and_chance_give_an_equal_choice(name: str, facts: Facts, seed: int) -> None:
     """Also from one and the same policy object: it remembers nothing."""
@@ -89,6 +95,7 @@ def test_equal_facts_and_chance_give_an_equal_choice(name: str, facts: Facts, se
         assert again.reason is first.reason
 
 
+@calmly()
 @given(facts=some_facts())
 def test_changes_no_facts(name: str, facts: Facts) -> None:
     arrays = [field.name for field in fields(facts) if field.name not in _SCALARS]
@@ -131,7 +138,7 @@ def test_equal_candidates_get_equal_shares(name: str) -> None:
     assert all(850 < shares[slot] < 1150 for slot in range(4)), shares
 
 
-@settings(max_examples=200)
+@calmly(max_examples=200)
 @given(facts=some_facts(), data=st.data())
 def test_more_load_never_makes_a_replica_more_attractive(
     name: str, facts: Facts, data: st.DataObject
@@ -151,7 +158,7 @@ def test_more_load_never_makes_a_replica_more_attractive(
     assert rank_of(chosen.choose(busier, Random(seed)), slot) >= before
 
 
-@settings(max_examples=200)
+@calmly(max_examples=200)
 @given(facts=some_facts(), data=st.data())
 def test_more_overlap_never_makes_a_replica_less_attractive(
     name: str, facts: Facts, data: st.DataObject

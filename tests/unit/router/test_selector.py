@@ -1,7 +1,7 @@
 """The selector: lookup, choice, booking and speculation as one step over index and ledger."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from router.core.events import NO_PARENT, EventBatch, StoredRun
+from router.core.index import BlockIndex
 from router.core.ledger import LoadLedger
-from router.core.types import BookingId, ReplicaId, Slot, Tenant
+from router.core.types import BookingId, Incarnation, ReplicaId, Slot, Tenant, Tier
 from router.decision import Decision, Outcome, Rejection, RejectionCause, SelectRequest
 from router.policies.base import Reason
 from router.policies.registry import PolicySpec
@@ -38,6 +40,16 @@ class NaiveIndex:
         self.promised: dict[BookingId, tuple[Slot, set[int], float]] = {}
         self.slots: dict[ReplicaId, Slot] = {}
         self.lookups = 0
+
+    def register(self, replica_id: ReplicaId, incarnation: Incarnation) -> Slot:
+        return self.slots.setdefault(replica_id, Slot(len(self.slots)))
+
+    def hold(self, replica_id: ReplicaId, blocks: Sequence[int]) -> None:
+        """The replica's events arrive."""
+        self.held[self.slots[replica_id]].update(blocks)
+
+    def promised_bookings(self) -> int:
+        return len(self.promised)
 
     def overlaps(self, hashes: NDArray[np.uint64]) -> NaiveOverlap:
         self.lookups += 1
@@ -82,6 +94,22 @@ class NaiveIndex:
         return len(hashes)
 
 
+class RealIndex(BlockIndex):
+    """The block index itself, told what replicas hold through their events."""
+
+    def __init__(self) -> None:
+        super().__init__(max_blocks=65_536, max_replicas=MAX_REPLICAS)
+        self._seqs: Counter[ReplicaId] = Counter()
+
+    def hold(self, replica_id: ReplicaId, blocks: Sequence[int]) -> None:
+        run = StoredRun(Tier.GPU, NO_PARENT, np.array(blocks, dtype=np.uint64))
+        self.apply(EventBatch(replica_id, Incarnation(1), self._seqs[replica_id], (run,)))
+        self._seqs[replica_id] += 1
+
+    def promised_bookings(self) -> int:
+        return self.stats().bookings
+
+
 @dataclass(frozen=True)
 class NaiveLease:
     replica_id: ReplicaId
@@ -94,8 +122,8 @@ class NaiveMembers:
     slots: dict[ReplicaId, Slot] = field(default_factory=dict)
     version: int = 0
 
-    def add(self, replica_id: ReplicaId, now: float = 0.0) -> None:
-        self.slots[replica_id] = Slot(len(self.slots))
+    def add(self, replica_id: ReplicaId, slot: Slot, now: float) -> None:
+        self.slots[replica_id] = slot
         self.renewed_at[replica_id] = now
         self.version += 1
 
@@ -110,23 +138,33 @@ class NaiveMembers:
 
 
 class World:
-    """A selector over naive parts, with replicas R0, R1, … and booking ids that count up."""
+    """A selector with replicas R0, R1, … and booking ids that count up."""
 
-    def __init__(self, replicas: int, *, seed: int = 0, max_decisions: int = 1000) -> None:
-        self.index = NaiveIndex()
-        self.ledger = LoadLedger(MAX_REPLICAS)
+    def __init__(
+        self,
+        index: NaiveIndex | RealIndex,
+        replicas: int,
+        *,
+        max_bookings: int = 1000,
+        **settings: int,
+    ) -> None:
+        self.index = index
+        self.ledger = LoadLedger(MAX_REPLICAS, max_bookings)
         self.members = NaiveMembers()
-        self.selector = Selector(
-            self.index, self.ledger, self.members, Random(seed), max_decisions=max_decisions
-        )
+        self.selector = Selector(self.index, self.ledger, self.members, Random(0), **settings)
         self._bookings = 0
         for _ in range(replicas):
             self.add_replica()
 
     def add_replica(self, now: float = 0.0) -> None:
         replica_id = ReplicaId(f"R{len(self.members.slots)}")
-        self.members.add(replica_id, now)
-        self.index.slots[replica_id] = self.members.slots[replica_id]
+        self.members.add(replica_id, self.index.register(replica_id, Incarnation(1)), now)
+
+    def slot(self, replica_id: str) -> Slot:
+        return self.members.slots[ReplicaId(replica_id)]
+
+    def hold(self, replica_id: str, *blocks: int) -> None:
+        self.index.hold(ReplicaId(replica_id), blocks)
 
     def request(self, *blocks: int, extra_tokens: int = 5, **changes: object) -> SelectRequest:
         self._bookings += 1
@@ -148,8 +186,11 @@ class World:
 
     def finish(self, decision: Decision, blocks: Sequence[int]) -> None:
         """The engine computes and keeps the blocks, its events arrive, the request ends."""
-        self.index.held[self.members.slots[decision.replica_id]].update(blocks)
+        self.index.hold(decision.replica_id, blocks)
         self.selector.settle(decision.booking_id)
+
+
+NewWorld = Callable[..., World]
 
 
 def decisions(outcomes: Sequence[Outcome]) -> list[Decision]:
@@ -158,8 +199,14 @@ def decisions(outcomes: Sequence[Outcome]) -> list[Decision]:
     return made
 
 
-def test_a_repeated_prompt_goes_where_its_blocks_are() -> None:
-    world = World(4)
+@pytest.fixture(params=[NaiveIndex, RealIndex])
+def new_world(request: pytest.FixtureRequest) -> NewWorld:
+    """Worlds over a naive index and over the real one: the selector is to notice no difference."""
+    return lambda replicas, **settings: World(request.param(), replicas, **settings)
+
+
+def test_a_repeated_prompt_goes_where_its_blocks_are(new_world: NewWorld) -> None:
+    world = new_world(4)
     first = world.select(world.request(1, 2, 3, 4))
     world.finish(first, [1, 2, 3, 4])
     second = world.select(world.request(1, 2, 3, 4, 5))
@@ -168,9 +215,9 @@ def test_a_repeated_prompt_goes_where_its_blocks_are() -> None:
     assert second.reason is Reason.KV_OVERLAP
 
 
-def test_a_minimum_overlap_does_not_keep_affinity_from_starting() -> None:
+def test_a_minimum_overlap_does_not_keep_affinity_from_starting(new_world: NewWorld) -> None:
     """The second of two equal prompts is forecast on the first's replica, on every policy path."""
-    world = World(4)
+    world = new_world(4)
     policy = PolicySpec("kv_aware", '{"min_overlap_blocks": 2, "min_prompt_blocks": 2}')
     first = world.select(world.request(1, 2, 3, 4, 5, 6, policy=policy))
     world.finish(first, [1, 2, 3, 4, 5, 6])
@@ -179,8 +226,8 @@ def test_a_minimum_overlap_does_not_keep_affinity_from_starting() -> None:
     assert second.forecast_blocks == 6
 
 
-def test_blocks_on_their_way_are_reported_apart_from_confirmed_ones() -> None:
-    world = World(4)
+def test_blocks_on_their_way_are_reported_apart_from_confirmed_ones(new_world: NewWorld) -> None:
+    world = new_world(4)
     first = world.select(world.request(*LONG))
     second = world.select(world.request(*LONG))
     assert second.replica_id == first.replica_id
@@ -189,58 +236,59 @@ def test_blocks_on_their_way_are_reported_apart_from_confirmed_ones() -> None:
     assert second.reason is Reason.SPECULATIVE_OVERLAP
 
 
-def test_the_booking_counts_only_what_will_be_computed() -> None:
-    world = World(1)
-    world.index.held[0].update([1, 2])
+def test_the_booking_counts_only_what_will_be_computed(new_world: NewWorld) -> None:
+    world = new_world(1)
+    world.hold("R0", 1, 2)
     decision = world.select(world.request(1, 2, 3, extra_tokens=7))
     assert decision.uncached_tokens == BLOCK_SIZE + 7
     assert world.ledger.prefill_tokens[0] == BLOCK_SIZE + 7
     assert world.ledger.decode_blocks[0] == 4
 
 
-def test_the_last_token_is_never_forecast_as_cached() -> None:
-    world = World(1)
-    world.index.held[0].update([1, 2, 3])
+def test_the_last_token_is_never_forecast_as_cached(new_world: NewWorld) -> None:
+    world = new_world(1)
+    world.hold("R0", 1, 2, 3)
     decision = world.select(world.request(1, 2, 3, extra_tokens=0))
     assert decision.overlap_blocks == 3
     assert decision.forecast_blocks == 2
     assert decision.uncached_tokens == BLOCK_SIZE
 
 
-def test_a_request_that_reads_no_cache_has_no_forecast_and_no_pull() -> None:
-    world = World(2)
-    world.index.held[1].update([1, 2, 3])
+def test_a_request_that_reads_no_cache_has_no_forecast_and_no_pull(new_world: NewWorld) -> None:
+    world = new_world(2)
+    world.hold("R1", 1, 2, 3)
     decision = world.select(world.request(1, 2, 3, reads_cache=False))
     assert decision.forecast_blocks == 0
     assert decision.uncached_tokens == 3 * BLOCK_SIZE + 5
     assert decision.reason is Reason.NO_OVERLAP
 
 
-def test_later_requests_of_a_batch_see_the_load_of_earlier_ones() -> None:
-    world = World(4)
+def test_later_requests_of_a_batch_see_the_load_of_earlier_ones(new_world: NewWorld) -> None:
+    world = new_world(4)
     batch = [world.request(10 * i, 10 * i + 1) for i in range(8)]
     chosen = Counter(d.replica_id for d in decisions(world.selector.select(batch, now=0.0)))
     assert set(chosen.values()) == {2}
 
 
-def test_later_requests_of_a_batch_see_the_blocks_of_earlier_ones() -> None:
-    world = World(4)
+def test_later_requests_of_a_batch_see_the_blocks_of_earlier_ones(new_world: NewWorld) -> None:
+    world = new_world(4)
     batch = [world.request(*LONG), world.request(*LONG, 500), world.request(7, 8)]
     first, second, _ = decisions(world.selector.select(batch, now=0.0))
     assert second.replica_id == first.replica_id
     assert second.speculative_blocks == len(LONG)
 
 
-def test_a_batch_is_looked_up_at_once_and_only_shared_roots_again() -> None:
-    world = World(4)
+def test_a_batch_is_looked_up_at_once_and_only_shared_roots_again(new_world: NewWorld) -> None:
+    world = new_world(4)
     batch = [world.request(1, 2), world.request(3, 4), world.request(1, 5), world.request()]
     world.selector.select(batch, now=0.0)
-    assert world.index.lookups == 2
+    if isinstance(world.index, NaiveIndex):
+        assert world.index.lookups == 2
     assert world.selector.counters.reread == 1
 
 
-def test_the_same_booking_again_gets_the_same_decision_and_books_once() -> None:
-    world = World(4)
+def test_the_same_booking_again_gets_the_same_decision_and_books_once(new_world: NewWorld) -> None:
+    world = new_world(4)
     request = world.request(1, 2, 3)
     first = world.select(request)
     assert world.select(request) == first
@@ -249,40 +297,42 @@ def test_the_same_booking_again_gets_the_same_decision_and_books_once() -> None:
     assert world.selector.counters.repeated == 3
 
 
-def test_a_booking_twice_in_one_batch_books_once() -> None:
-    world = World(4)
+def test_a_booking_twice_in_one_batch_books_once(new_world: NewWorld) -> None:
+    world = new_world(4)
     request = world.request(1, 2, 3)
     first, second = world.selector.select([request, request], now=0.0)
     assert first == second
     assert len(world.ledger) == 1
 
 
-def test_a_booking_that_outlived_its_remembered_decision_is_never_counted_twice() -> None:
-    world = World(4, max_decisions=2)
+def test_a_booking_that_outlived_its_remembered_decision_is_never_counted_twice(
+    new_world: NewWorld,
+) -> None:
+    world = new_world(4, max_decisions=2)
     request = world.request(1, 2, 3)
-    world.select(request)
+    first = world.select(request)
     for root in (10, 20, 30):
         world.select(world.request(root))
-    again = world.select(request)
+    again = world.select(replace(request, excluded=(first.replica_id,)))
+    assert again.replica_id != first.replica_id
     assert len(world.ledger) == 4
-    assert world.ledger.requests.sum() == 4
     booked = world.ledger.get(request.booking_id)
-    assert booked is not None and booked.slot == world.members.slots[again.replica_id]
+    assert booked is not None and booked.slot == world.slot(again.replica_id)
 
 
-def test_a_call_whose_deadline_has_passed_books_nothing() -> None:
-    world = World(2)
+def test_a_call_whose_deadline_has_passed_books_nothing(new_world: NewWorld) -> None:
+    world = new_world(2)
     late = world.request(1, 2, expires_at=5.0)
     assert world.selector.select([late], now=5.0) == [
         Rejection(late.booking_id, RejectionCause.EXPIRED)
     ]
     assert len(world.ledger) == 0
-    assert world.index.promised == {}
+    assert world.index.promised_bookings() == 0
     assert world.selector.counters.expired == 1
 
 
-def test_without_replicas_there_is_no_decision_and_no_booking() -> None:
-    world = World(0)
+def test_without_replicas_there_is_no_decision_and_no_booking(new_world: NewWorld) -> None:
+    world = new_world(0)
     request = world.request(1)
     assert world.selector.select([request], now=0.0) == [
         Rejection(request.booking_id, RejectionCause.NO_REPLICA)
@@ -290,17 +340,19 @@ def test_without_replicas_there_is_no_decision_and_no_booking() -> None:
     assert len(world.ledger) == 0
 
 
-def test_one_impossible_request_does_not_fail_its_batch() -> None:
-    world = World(2)
+def test_one_impossible_request_does_not_fail_its_batch(new_world: NewWorld) -> None:
+    world = new_world(2)
     wrong = world.request(1, policy=PolicySpec("kv_awear"))
     outcomes = world.selector.select([wrong, world.request(2)], now=0.0)
     assert outcomes[0] == Rejection(wrong.booking_id, RejectionCause.INVALID_POLICY)
     assert isinstance(outcomes[1], Decision)
 
 
-def test_excluded_replicas_and_those_outside_the_request_are_no_candidates() -> None:
-    world = World(4)
-    world.index.held[0].update([1, 2, 3])
+def test_excluded_replicas_and_those_outside_the_request_are_no_candidates(
+    new_world: NewWorld,
+) -> None:
+    world = new_world(4)
+    world.hold("R0", 1, 2, 3)
     members = (ReplicaId("R0"), ReplicaId("R2"), ReplicaId("R9"))
     request = world.request(
         1, 2, 3, candidates=members, excluded=(ReplicaId("R0"), ReplicaId("R7"))
@@ -310,10 +362,12 @@ def test_excluded_replicas_and_those_outside_the_request_are_no_candidates() -> 
     assert decision.reason is Reason.ONLY_CANDIDATE
 
 
-def test_a_replica_with_a_lapsed_lease_is_no_candidate_and_its_idleness_no_argument() -> None:
+def test_a_replica_with_a_lapsed_lease_is_no_candidate_and_its_idleness_no_argument(
+    new_world: NewWorld,
+) -> None:
     """Loads 5, 5 and 0 on a replica that went silent: affinity with R1 stays."""
-    world = World(2)
-    world.index.held[1].update([1, 2, 3, 4])
+    world = new_world(2)
+    world.hold("R1", 1, 2, 3, 4)
     for slot, replica_id in enumerate((ReplicaId("R0"), ReplicaId("R1"))):
         for i in range(5):
             only = world.request(100 * slot + i + 50, candidates=(replica_id,))
@@ -324,9 +378,9 @@ def test_a_replica_with_a_lapsed_lease_is_no_candidate_and_its_idleness_no_argum
     assert "R2" not in decision.ranked
 
 
-def test_a_renewed_lease_leaves_the_load_as_it_is() -> None:
+def test_a_renewed_lease_leaves_the_load_as_it_is(new_world: NewWorld) -> None:
     """A health probe or a repeated registration is no new life: ten in flight stay ten."""
-    world = World(1)
+    world = new_world(1)
     for i in range(10):
         world.select(world.request(i), now=0.0)
     world.members.renewed_at[ReplicaId("R0")] = 3.0
@@ -335,18 +389,15 @@ def test_a_renewed_lease_leaves_the_load_as_it_is() -> None:
     assert world.ledger.requests[0] == 10
 
 
-def test_ranked_alternatives_start_with_the_chosen_and_are_cut() -> None:
-    world = World(8)
-    world.selector = Selector(
-        world.index, world.ledger, world.members, Random(0), max_alternatives=3
-    )
+def test_ranked_alternatives_start_with_the_chosen_and_are_cut(new_world: NewWorld) -> None:
+    world = new_world(8, max_alternatives=3)
     decision = world.select(world.request(1))
     assert len(decision.ranked) == len(set(decision.ranked)) == 3
     assert decision.ranked[0] == decision.replica_id
 
 
-def test_round_robin_counts_its_own_turns_only() -> None:
-    world = World(2)
+def test_round_robin_counts_its_own_turns_only(new_world: NewWorld) -> None:
+    world = new_world(2)
     chosen = []
     for i in range(4):
         chosen.append(world.select(world.request(i, policy=ROUND_ROBIN)).replica_id)
@@ -354,8 +405,8 @@ def test_round_robin_counts_its_own_turns_only() -> None:
     assert chosen == ["R0", "R1", "R0", "R1"]
 
 
-def test_a_first_token_keeps_the_request_but_ends_its_prefill() -> None:
-    world = World(1)
+def test_a_first_token_keeps_the_request_but_ends_its_prefill(new_world: NewWorld) -> None:
+    world = new_world(1)
     decision = world.select(world.request(1, 2))
     assert world.selector.first_token(decision.booking_id, now=1.0)
     assert world.ledger.loads[:, 0].tolist() == [0, 3, 1]
@@ -363,65 +414,99 @@ def test_a_first_token_keeps_the_request_but_ends_its_prefill() -> None:
     assert world.ledger.loads[:, 0].tolist() == [0, 4, 1]
 
 
-def test_settling_releases_load_and_speculation() -> None:
-    world = World(2)
+def test_settling_releases_load_and_speculation(new_world: NewWorld) -> None:
+    world = new_world(2)
     decision = world.select(world.request(1, 2))
     settled = world.selector.settle(decision.booking_id)
     assert settled is not None and settled.uncached_tokens == decision.uncached_tokens
     assert not world.ledger.loads.any()
-    assert world.index.promised == {}
+    assert world.index.promised_bookings() == 0
     assert world.selector.settle(decision.booking_id) is None
 
 
-def test_a_request_that_another_replica_took_leaves_nothing_on_the_first() -> None:
-    world = World(2)
+def test_a_request_that_another_replica_took_leaves_nothing_on_the_first(
+    new_world: NewWorld,
+) -> None:
+    world = new_world(2)
     request = world.request(*LONG)
     decision = world.select(request)
     other = next(name for name in decision.ranked if name != decision.replica_id)
     assert world.selector.move(decision.booking_id, other, now=0.0, hashes=request.hashes)
-    assert world.ledger.requests[world.members.slots[decision.replica_id]] == 0
+    assert world.ledger.requests[world.slot(decision.replica_id)] == 0
     again = world.select(world.request(*LONG))
     assert (again.replica_id, again.speculative_blocks) == (other, len(LONG))
 
 
-def test_a_move_without_hashes_withdraws_what_will_not_come_true() -> None:
-    world = World(2)
+def test_a_move_without_hashes_withdraws_what_will_not_come_true(new_world: NewWorld) -> None:
+    world = new_world(2)
     decision = world.select(world.request(1, 2))
     other = next(name for name in decision.ranked if name != decision.replica_id)
     world.selector.move(decision.booking_id, other, now=0.0)
-    assert world.index.promised == {}
+    assert world.index.promised_bookings() == 0
 
 
-def test_a_move_to_an_unknown_replica_changes_nothing() -> None:
-    world = World(1)
+def test_a_move_to_an_unknown_replica_changes_nothing(new_world: NewWorld) -> None:
+    world = new_world(1)
     decision = world.select(world.request(1, 2))
     assert not world.selector.move(decision.booking_id, ReplicaId("gone"), now=0.0)
     assert world.ledger.requests[0] == 1
-    assert decision.booking_id in world.index.promised
+    assert world.index.promised_bookings() == 1
 
 
-def test_what_a_vanished_caller_booked_lapses_by_the_timer_alone() -> None:
-    world = World(4)
+def test_what_a_vanished_caller_booked_lapses_by_the_timer_alone(new_world: NewWorld) -> None:
+    world = new_world(4)
     for i in range(200):
         world.select(world.request(i, lease_s=5.0), now=0.0)
     assert world.selector.sweep(now=4.0) == []
     assert len(world.selector.sweep(now=5.0)) == 200
     assert not world.ledger.loads.any()
-    assert world.index.promised == {}
+    assert world.index.promised_bookings() == 0
 
 
-def test_a_forgotten_replica_takes_its_bookings_and_their_speculation_along() -> None:
-    world = World(1)
+def test_speculation_ends_by_its_own_time_where_no_event_confirms_it(new_world: NewWorld) -> None:
+    world = new_world(1)
+    decision = world.select(world.request(1, 2, lease_s=1000.0), now=0.0)
+    world.selector.sweep(now=29.0)
+    assert world.index.promised_bookings() == 1
+    world.selector.sweep(now=30.0)
+    assert world.index.promised_bookings() == 0
+    assert decision.booking_id in world.ledger
+
+
+def test_a_booking_displaced_at_the_cap_takes_its_speculation_along(new_world: NewWorld) -> None:
+    world = new_world(2, max_bookings=2)
+    for root in (1, 2, 3):
+        world.select(world.request(root))
+    assert len(world.ledger) == 2
+    assert world.index.promised_bookings() == 2
+
+
+def test_a_forgotten_replica_takes_blocks_bookings_and_speculation_along(
+    new_world: NewWorld,
+) -> None:
+    world = new_world(1)
+    world.hold("R0", 1)
     decision = world.select(world.request(1, 2))
     forgotten = world.selector.forget(decision.replica_id, Slot(0))
     assert [booking.booking_id for booking in forgotten] == [decision.booking_id]
     assert not world.ledger.loads.any()
-    assert world.index.promised == {}
+    assert world.index.promised_bookings() == 0
+    assert not world.index.overlaps(np.array([1, 2], dtype=np.uint64)).tiers.any()
 
 
-def test_an_explanation_shows_every_candidate_as_the_policy_saw_it() -> None:
-    world = World(3)
-    world.index.held[1].update([1, 2])
+def test_policies_that_nobody_asks_for_any_more_are_dropped(new_world: NewWorld) -> None:
+    """Seen from the outside: a dropped round robin begins again."""
+    world = new_world(3, max_policies=1)
+    chosen = []
+    for _ in range(2):
+        chosen.append(world.select(world.request(1, policy=ROUND_ROBIN)).replica_id)
+        world.select(world.request(2))
+    assert chosen == ["R0", "R0"]
+
+
+def test_an_explanation_shows_every_candidate_as_the_policy_saw_it(new_world: NewWorld) -> None:
+    world = new_world(3)
+    world.hold("R1", 1, 2)
     busy = world.select(world.request(9, candidates=(ReplicaId("R0"),)))
     decision = world.select(world.request(1, 2, 3))
     explanation = world.selector.explain(decision.booking_id)
@@ -438,10 +523,10 @@ def test_an_explanation_shows_every_candidate_as_the_policy_saw_it() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 50])
 def test_a_burst_with_one_prefix_is_spread_but_not_recomputed_by_every_sibling(
-    batch_size: int,
+    new_world: NewWorld, batch_size: int
 ) -> None:
     """100 simultaneous cold requests in two streams on 4 replicas, one long shared prefix."""
-    world = World(4)
+    world = new_world(4)
     shared = list(range(1, 65))
     burst = [world.request(*shared, 1000 + i) for i in range(100)]
     made: list[Decision] = []
@@ -470,13 +555,15 @@ def run_stream(world: World, requests: int, in_flight: int) -> Counter[ReplicaId
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 16])
-def test_a_universal_system_block_does_not_pull_all_traffic_to_one_replica(in_flight: int) -> None:
-    loads = run_stream(World(4), 400, in_flight)
+def test_a_universal_system_block_does_not_pull_all_traffic_to_one_replica(
+    new_world: NewWorld, in_flight: int
+) -> None:
+    loads = run_stream(new_world(4), 400, in_flight)
     assert max(loads.values()) <= 1.5 * 400 / 4, loads
 
 
-def test_a_replica_that_joins_gets_its_share_of_a_shared_system_prompt() -> None:
-    world = World(4)
+def test_a_replica_that_joins_gets_its_share_of_a_shared_system_prompt(new_world: NewWorld) -> None:
+    world = new_world(4)
     run_stream(world, 200, in_flight=16)
     world.add_replica()
     loads = run_stream(world, 100, in_flight=16)

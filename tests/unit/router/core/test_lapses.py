@@ -1,11 +1,12 @@
 """The queue of deadlines: order, extension, and a heap that does not grow with churn."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.lapses import LapseQueue
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.integers(0, 50), st.floats(0, 100)), st.floats(0, 100))
 def test_exactly_those_whose_time_has_come_leave_in_order(
     deadlines: dict[int, float], now: float

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.recent import FadingTotals
@@ -17,6 +17,7 @@ def test_half_is_left_after_a_half_life() -> None:
     assert totals.at(35.0, ALL).tolist() == pytest.approx([0, 100, 0])
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 5000), st.integers(0, 2), st.integers(0, 100_000))),
     st.floats(0, 100),

@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.errors import ConfigurationError
@@ -170,6 +170,7 @@ def test_costs_within_the_tolerance_are_decided_by_chance_and_others_never() -> 
     assert first == {0, 1}
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 99), min_size=2, max_size=5), st.integers(1, 8), st.data())
 def test_more_overlap_never_repels_under_a_minimum_overlap(
     gpu: list[int], minimum: int, data: st.DataObject
