@@ -14,7 +14,8 @@
     │   └── EngineDead          it will not come back by itself; the replica is replaced
     ├── IndexUnavailable        the block index did not answer in time; never reaches a client
     ├── RegistrationRefused     a replica cannot enter the block index: an older life, or no slot
-    └── MalformedMessage        bytes between our processes that are no message of ours
+    ├── MalformedMessage        bytes between processes that are no message we know
+    └── BlockSizeMismatch       engine and router disagree on what a block is: nothing would match
 
 `serve_app.errors` holds the one table from these to HTTP.
 """
@@ -116,6 +117,10 @@ class RegistrationRefused(WarmpathError):
 
 
 class MalformedMessage(WarmpathError):
+    pass
+
+
+class BlockSizeMismatch(WarmpathError):
     pass
 
 

@@ -23,7 +23,7 @@ from xxhash import xxh3_64_intdigest
 from router.core.types import BlockHash
 
 _DOMAIN = b"warmpath/1"
-_ADAPTER, _SALT, _IMAGE, _EMBEDDINGS = range(1, 5)
+_ADAPTER, _SALT, _IMAGE, _EMBEDDINGS, _OPAQUE = range(1, 6)
 _NO_KEYS: Mapping[int, tuple[bytes, ...]] = MappingProxyType({})
 
 
@@ -84,6 +84,11 @@ def embeddings(index: int, digest: bytes) -> ExtraKeys:
 
 def embeddings_in_block(digest: bytes) -> tuple[bytes, ...]:
     return (_key(_EMBEDDINGS, digest),)
+
+
+def opaque_in_block(value: bytes) -> tuple[bytes, ...]:
+    """A key whose meaning is not known: it keeps the block apart from all others."""
+    return (_key(_OPAQUE, value),)
 
 
 def chain_root(block_size: int, chain: Sequence[bytes] = ()) -> BlockHash:
