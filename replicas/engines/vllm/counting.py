@@ -12,7 +12,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 
 
 class CountingLLM(AsyncLLM):
-    """An AsyncLLM that remembers `num_cached_tokens` by request id, until told to forget."""
+    """An AsyncLLM that remembers `num_cached_tokens` of the requests that it was told to watch."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -24,15 +24,20 @@ class CountingLLM(AsyncLLM):
         outputs = super().generate(prompt, sampling_params, request_id, **options)
         async with aclosing(outputs):
             async for output in outputs:
-                self._cached_tokens[request_id] = output.num_cached_tokens or 0
+                if request_id in self._cached_tokens:
+                    self._cached_tokens[request_id] = output.num_cached_tokens or 0
                 yield output
 
+    def watch(self, request_ids: list[str]) -> None:
+        """From before the request is sent until `forget`."""
+        self._cached_tokens.update(dict.fromkeys(request_ids, 0))
+
     def cached_tokens(self, request_ids: list[str]) -> int:
-        """The sum over the requests that have produced output."""
-        return sum(self._cached_tokens.get(request_id, 0) for request_id in request_ids)
+        """The sum over watched requests; those without output yet count 0."""
+        return sum(self._cached_tokens[request_id] for request_id in request_ids)
 
     def forget(self, request_ids: list[str]) -> None:
-        """Every request ends here, however it ended."""
+        """A late output of a forgotten request leaves no trace."""
         for request_id in request_ids:
             self._cached_tokens.pop(request_id, None)
 

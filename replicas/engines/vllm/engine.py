@@ -61,9 +61,9 @@ class VllmEngine:
         loggers = [self._steps.stat_logger]
         if self._exports_ray_metrics:
             loggers.append(RayPrometheusStatLogger)
-        return CountingLLM.from_engine_args(
-            AsyncEngineArgs.from_cli_args(arguments), stat_loggers=loggers
-        )
+        engine_args = AsyncEngineArgs.from_cli_args(arguments)
+        llm: CountingLLM = CountingLLM.from_engine_args(engine_args, stat_loggers=loggers)
+        return llm
 
     def _info(self, llm: CountingLLM, sockets: EventSockets) -> EngineInfo:
         cache = llm.vllm_config.cache_config
@@ -81,6 +81,8 @@ class VllmEngine:
         llm, layer = self._running()
         if self.num_unfinished() == 0:
             self._steps.tick()
+        ids = engine_request_ids(request)
+        llm.watch(ids)
         cancels = _cancels()
         is_complete = False
         try:
@@ -95,7 +97,6 @@ class VllmEngine:
                 raise EngineDead("the engine died") from failure
             raise failures.translated(failure, request.request_id) from failure
         finally:
-            ids = engine_request_ids(request)
             llm.forget(ids)
             if not is_complete:
                 await llm.abort(ids)

@@ -147,21 +147,20 @@ def _write_tokenizer(folder: Path) -> None:
 
 
 def _train_tokenizer() -> Tokenizer:
-    """Ids: 0 begin, 1 end, 2 and 3 the turn marks, then the tool tags, then bytes and merges."""
+    """Ids: 0 begin, 1 end, 2 and 3 the turn marks, then bytes and merges, last the tool tags."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    specials = [BOS, EOS, TURN_START, TURN_END]
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=VOCABULARY - len(TOOL_TAGS),
         show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        special_tokens=[
-            *specials,
-            *(AddedToken(tag, special=False, normalized=False) for tag in TOOL_TAGS),
-        ],
+        special_tokens=[BOS, EOS, TURN_START, TURN_END],
     )
     tokenizer.train_from_iterator(training_lines(random.Random(SEED)), trainer)
+    # Special tokens would be dropped from decoded text, and tool parsers look for these.
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TOOL_TAGS])
+    assert tokenizer.get_vocab_size() == VOCABULARY
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A {BOS} $B", special_tokens=[(BOS, 0)]
     )

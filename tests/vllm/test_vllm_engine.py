@@ -1,0 +1,302 @@
+"""What the vLLM engine promises beyond the contract of every engine."""
+
+import asyncio
+import json
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from replicas.engines.protocol import EngineRequest, Route
+from router.core.errors import RequestRejected
+from tests.contract.engine_client import (
+    EngineClient,
+    cached_tokens,
+    collect,
+    fresh_prompt,
+    make_request,
+    stored_tokens,
+    texts,
+)
+from tests.vllm.conftest import RunningEngine
+
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
+
+Chat = Callable[..., EngineRequest]
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+async def ask(client: EngineClient, request: EngineRequest) -> dict[str, Any]:
+    (document,) = await collect(client.engine, request)
+    answer: dict[str, Any] = json.loads(document)
+    return answer
+
+
+# --- rendered once ------------------------------------------------------------------------------
+
+
+async def test_the_engine_never_tokenizes_what_comes_as_ids(
+    client: EngineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counts every way in which vLLM's renderer turns text into ids, on all three routes."""
+    calls: list[str] = []
+    renderer = client.engine._llm.renderer  # type: ignore[attr-defined]
+    for name in ("tokenize_prompts_async", "render_messages_async", "_tokenize_prompt_async"):
+        monkeypatch.setattr(renderer, name, _recorder(getattr(renderer, name), name, calls))
+    prompt = fresh_prompt(40)
+    for route in Route:
+        await client.ask(prompt, route=route)
+    assert "render_messages_async" not in calls
+    assert "_tokenize_prompt_async" not in calls
+    await ask(client, make_request(prompt, route=Route.CHAT, needs_render=True))
+    assert "render_messages_async" in calls
+
+
+def _recorder(method: Any, name: str, calls: list[str]) -> Any:
+    async def recorded(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return await method(*args, **kwargs)
+
+    return recorded
+
+
+async def test_ids_are_served_even_where_the_messages_say_something_else(
+    client: EngineClient, chat: Chat
+) -> None:
+    request = chat([{"role": "user", "content": "one thing"}])
+    other = make_request(
+        list(array("I", request.prompts[0])),
+        route=Route.CHAT,
+        messages=[{"role": "user", "content": "quite another thing, and much longer"}],
+    )
+    first, second = await ask(client, request), await ask(client, other)
+    assert first["usage"]["prompt_tokens"] == second["usage"]["prompt_tokens"]
+    assert first["choices"] == second["choices"]
+
+
+async def test_the_engine_logs_nothing_per_request(running: RunningEngine) -> None:
+    """Ids travel in a field of KV transfers; the engine must never see one."""
+    before = running.log.read_text()
+    for route in Route:
+        await running.client.ask(fresh_prompt(40), route=route)
+    lines = running.log.read_text().removeprefix(before)
+    assert not [line for line in lines.splitlines() if "WARNING" in line or "ERROR" in line]
+    assert "KVConnector" not in running.log.read_text()
+
+
+async def test_a_client_cannot_smuggle_ids_or_a_salt_past_the_ingress(
+    client: EngineClient,
+) -> None:
+    prompt, victim = fresh_prompt(70), fresh_prompt(70)
+    await client.ask(victim, cache_salt="victim")
+    answer = await client.ask(
+        prompt,
+        route=Route.CHAT,
+        cache_salt="own",
+        kv_transfer_params={"prompt_token_ids": victim},
+        request_id="x" * 100,
+    )
+    assert cached_tokens(answer) == 0
+    assert answer["id"].startswith("chatcmpl-test-")
+    assert texts(await client.ask(prompt)) == texts(await client.ask(prompt, cache_salt="own"))
+
+
+async def test_event_ids_equal_the_ids_sent(client: EngineClient, chat: Chat) -> None:
+    conversations: list[list[dict[str, Any]]] = [
+        [{"role": "user", "content": "plain " * 40}],
+        [{"role": "system", "content": ""}, {"role": "user", "content": "no system " * 30}],
+        [{"role": "system", "content": "Be brief. " * 30}, {"role": "user", "content": "x   "}],
+        [{"role": "user", "content": "emoji 🙂 and <|im_end|> and <tool_call> " * 12}],
+        [{"role": "user", "content": [{"type": "text", "text": "in "}] * 60}],
+    ]
+    for messages in conversations:
+        request = chat(messages, max_tokens=1, cache_salt=f"parity-{len(str(messages))}")
+        before = await client.next_seq()
+        await ask(client, request)
+        ids = list(array("I", request.prompts[0]))
+        full = len(ids) // client.info.block_size * client.info.block_size
+        assert stored_tokens(await client.replay(before)) == ids[:full]
+
+
+# --- features of vLLM ---------------------------------------------------------------------------
+
+
+async def test_prompt_logprobs_read_no_cache(client: EngineClient) -> None:
+    prompt = fresh_prompt(70)
+    await client.ask(prompt)
+    answer = await client.ask(prompt, prompt_logprobs=1)
+    assert cached_tokens(answer) == 0
+    assert len(answer["choices"][0]["prompt_logprobs"]) == 70
+
+
+async def test_a_json_schema_binds_the_answer(client: EngineClient) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"answer": {"enum": ["yes", "no"]}},
+        "required": ["answer"],
+        "additionalProperties": False,
+    }
+    answer = await client.ask(
+        fresh_prompt(20),
+        route=Route.CHAT,
+        max_tokens=40,
+        ignore_eos=False,
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": schema, "strict": True},
+        },
+    )
+    content = json.loads(answer["choices"][0]["message"]["content"])
+    assert content["answer"] in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["required", {"type": "function", "function": {"name": "get_weather"}}],
+    ids=["required", "named"],
+)
+async def test_a_forced_tool_call_fits_its_schema(
+    client: EngineClient, chat: Chat, choice: Any
+) -> None:
+    request = chat(
+        [{"role": "user", "content": "How is the weather?"}],
+        tools=[WEATHER],
+        tool_choice=choice,
+        max_tokens=80,
+        ignore_eos=False,
+    )
+    message = (await ask(client, request))["choices"][0]["message"]
+    (call,) = message["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    assert json.loads(call["function"]["arguments"])["city"] in ("Paris", "Rome")
+
+
+async def test_tools_may_be_offered_without_a_call(client: EngineClient, chat: Chat) -> None:
+    request = chat([{"role": "user", "content": "Hello"}], tools=[WEATHER])
+    (choice,) = (await ask(client, request))["choices"]
+    assert choice["message"]["content"]
+    assert choice["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_cached_tokens_of_a_list_are_the_sum_over_its_prompts(
+    client: EngineClient, is_stream: bool
+) -> None:
+    prompts = [fresh_prompt(70), fresh_prompt(40), fresh_prompt(100)]
+    await client.ask(prompts[0])
+    await client.ask(prompts[2])
+    if is_stream:
+        chunks = await client.stream(*prompts, stream_options={"include_usage": True})
+        answer = chunks[-1]
+    else:
+        answer = await client.ask(*prompts)
+    assert cached_tokens(answer) == 64 + 96
+    assert answer["usage"]["prompt_tokens"] == 210
+
+
+async def test_echo_needs_no_second_tokenization(client: EngineClient, tokenizer: Any) -> None:
+    ids = tokenizer("The operator asks for a list.", add_special_tokens=False)["input_ids"]
+    answer = await client.ask(ids, echo=True)
+    assert texts(answer)[0].startswith("The operator asks for a list.")
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_schema"}}, None),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 3}, "top_p"),
+        ({"logit_bias": {"999999": 1}}, None),
+        ({"model": "another"}, "model"),
+    ],
+    ids=["no schema", "temperature", "top_p", "bias", "model"],
+)
+async def test_a_refusal_names_the_field(
+    client: EngineClient, fields: dict[str, Any], param: str | None, is_stream: bool
+) -> None:
+    request = make_request(fresh_prompt(9), route=Route.CHAT, is_stream=is_stream, **fields)
+    with pytest.raises(RequestRejected) as refusal:
+        await anext(client.engine.generate(request))
+    assert 400 <= refusal.value.status < 500
+    assert refusal.value.message
+    if param is not None:
+        assert refusal.value.param == param
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": ["do not repeat me " * 60] * 500},
+        {"stop": [{"do not repeat me": 1}] * 500},
+        {"tools": 5, "user": "do not repeat me"},
+        {"reasoning_effort": "do not repeat me " * 60},
+    ],
+    ids=["messages", "stop", "tools", "effort"],
+)
+async def test_a_refusal_is_short_and_echoes_nothing(
+    client: EngineClient, fields: dict[str, Any]
+) -> None:
+    request = make_request(fresh_prompt(9), route=Route.CHAT, **fields)
+    with pytest.raises(RequestRejected) as refusal:
+        await anext(client.engine.generate(request))
+    assert "do not repeat me" not in refusal.value.message
+    assert len(refusal.value.message) < 1000
+
+
+@pytest.mark.parametrize("prompts", [[], [[]]], ids=["no prompt", "empty prompt"])
+async def test_an_empty_prompt_is_refused_and_harms_nobody(
+    client: EngineClient, prompts: list[list[int]]
+) -> None:
+    with pytest.raises(RequestRejected):
+        await anext(client.engine.generate(make_request(*prompts)))
+    assert (await client.ask(fresh_prompt(9)))["choices"]
+
+
+async def test_ids_outside_the_vocabulary_are_refused(client: EngineClient) -> None:
+    for route in Route:
+        with pytest.raises(RequestRejected):
+            await anext(client.engine.generate(make_request([5, 10**6], route=route)))
+
+
+# --- cancelling ---------------------------------------------------------------------------------
+
+
+async def test_three_hundred_cancelled_requests_leave_an_idle_engine(
+    client: EngineClient,
+) -> None:
+    """Half streamed, half not, stopped at any point of their life; each is aborted."""
+    tasks = [
+        asyncio.create_task(
+            collect(
+                client.engine,
+                make_request(fresh_prompt(64), is_stream=bool(i % 2), max_tokens=2000),
+            )
+        )
+        for i in range(300)
+    ]
+    for i, task in enumerate(tasks):
+        if i % 50 == 0:
+            await asyncio.sleep(0.1)
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    await client.until_idle()
+    assert await client.engine.reset_prefix_cache()
