@@ -38,7 +38,7 @@ class Directory:
 
     def __init__(self, leases: Sequence[Lease]) -> None:
         self.slots = {lease.replica_id: lease.slot for lease in leases}
-        self.names = {lease.slot: lease.replica_id for lease in leases}
+        self.names: dict[int, ReplicaId] = {lease.slot: lease.replica_id for lease in leases}
 
 
 class Candidates:

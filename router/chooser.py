@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from router.candidates import Directory
 from router.core.ledger import LoadLedger
-from router.core.types import ReplicaId, Slot, Tier
+from router.core.types import ReplicaId, Tier
 from router.decision import Decision, SelectRequest
 from router.explanations import Record
 from router.policies.base import Choice, Facts, RoutingPolicy
@@ -67,9 +67,8 @@ class Chooser:
         facts = self._facts(request, overlap, slots, seat.turn, now)
         seat.turn += 1
         choice = seat.policy.choose(facts, self._rng)
-        ranked = tuple(
-            directory.names[Slot(slot)] for slot in choice.ranked[: self._max_alternatives].tolist()
-        )
+        best = choice.ranked[: self._max_alternatives].tolist()
+        ranked = tuple([directory.names[slot] for slot in best])
         decision = _decision(request, overlap, choice, ranked)
         return Record(decision, request.tenant, request.policy, facts, choice, directory)
 

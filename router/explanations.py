@@ -4,7 +4,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from router.candidates import Directory
-from router.core.types import BookingId, Slot, Tenant, Tier
+from router.core.types import BookingId, Tenant, Tier
 from router.decision import CandidateView, Decision, Explanation
 from router.policies.base import Choice, Facts
 from router.policies.registry import PolicySpec
@@ -30,7 +30,7 @@ class Record:
     def _view(self, position: int) -> CandidateView:
         facts = self.facts
         return CandidateView(
-            replica_id=self.directory.names[Slot(int(facts.slots[position]))],
+            replica_id=self.directory.names[int(facts.slots[position])],
             cost=float(self.choice.costs[position]),
             overlap_blocks=int(facts.tiers[Tier.GPU, position]),
             speculative_blocks=int(facts.speculative[position]),

@@ -111,8 +111,7 @@ class Selector:
 
     def announce(self, booking: Booking, now: float) -> None:
         """Enters the load of a request that was decided elsewhere. Idempotent."""
-        for displaced in self._ledger.book(booking, now):
-            self._index.retract(displaced.booking_id)
+        self._drop(self._ledger.book(booking, now))
 
     def first_token(self, booking_id: BookingId, now: float) -> bool:
         """False where nothing of that id is booked; here and below."""
@@ -142,22 +141,26 @@ class Selector:
     def sweep(self, now: float) -> list[Booking]:
         """Releases what has lapsed by `now`: for a timer. Returns the lapsed bookings."""
         swept = self._ledger.sweep(now)
-        for booking in swept:
-            self._index.retract(booking.booking_id)
+        self._drop(swept)
         self._index.sweep(now)
         return swept
 
     def forget(self, replica_id: ReplicaId, slot: Slot) -> list[Booking]:
         """The replica is gone: its blocks, its bookings and their speculation go too."""
         forgotten = self._ledger.forget(slot)
-        for booking in forgotten:
-            self._index.retract(booking.booking_id)
+        self._drop(forgotten)
         self._index.forget(replica_id)
         return forgotten
 
     def explain(self, booking_id: BookingId) -> Explanation | None:
         """Why a recent request went where it went; None once it is too long ago."""
         return self._explanations.get(booking_id)
+
+    def _drop(self, bookings: list[Booking]) -> None:
+        """What the ledger let go by itself: asked again, these are decided afresh."""
+        for booking in bookings:
+            self._index.retract(booking.booking_id)
+            self._decisions.pop(booking.booking_id, None)
 
     def _look_up(self, requests: Sequence[SelectRequest], now: float) -> dict[int, Overlap]:
         """Overlaps by position in the batch, of those that will be decided, in one call."""

@@ -127,6 +127,10 @@ class NaiveMembers:
         self.renewed_at[replica_id] = now
         self.version += 1
 
+    def remove(self, replica_id: ReplicaId) -> None:
+        del self.slots[replica_id], self.renewed_at[replica_id]
+        self.version += 1
+
     def leases(self) -> list[NaiveLease]:
         return [NaiveLease(replica_id, slot) for replica_id, slot in self.slots.items()]
 
@@ -492,6 +496,18 @@ def test_a_forgotten_replica_takes_blocks_bookings_and_speculation_along(
     assert not world.ledger.loads.any()
     assert world.index.promised_bookings() == 0
     assert not world.index.overlaps(np.array([1, 2], dtype=np.uint64)).tiers.any()
+
+
+def test_a_request_whose_replica_is_gone_is_decided_afresh_when_asked_again(
+    new_world: NewWorld,
+) -> None:
+    world = new_world(2)
+    request = world.request(1, 2)
+    gone = world.select(request).replica_id
+    world.selector.forget(gone, world.slot(gone))
+    world.members.remove(gone)
+    assert world.select(request).replica_id != gone
+    assert len(world.ledger) == 1
 
 
 def test_policies_that_nobody_asks_for_any_more_are_dropped(new_world: NewWorld) -> None:
