@@ -18,19 +18,25 @@ def build(args: AppConfig) -> serve.Application:
 
     Raises `ConfigurationError`, so that a wrong key file or secret ends the deployment at once.
     """
+    queued = args.ingress.max_queued_requests
+    replicas = {
+        model.name: build_deployment(model, max_queued_requests=queued) for model in args.models
+    }
+    return build_ingress(args, replicas)
+
+
+def build_ingress(args: AppConfig, replicas: dict[str, serve.Application]) -> serve.Application:
+    """The ingress before whatever stands behind each model's name."""
     _, secret = check_auth(args.auth, os.environ)
     config = args.ingress
     deployment = serve.deployment(serve.ingress()(Ingress)).options(
         name="Ingress",
         num_replicas=config.replicas,
         max_ongoing_requests=config.max_ongoing_requests,
-        max_queued_requests=config.max_queued_requests,
+        # Serve refuses bursts here in plain text; the queue that answers 503 properly is the model's.
+        max_queued_requests=config.max_ongoing_requests,
         backpressure_config={"retry_after_s": config.retry_after_s},
         ray_actor_options={"num_cpus": config.cpus_per_replica},
     )
-    replicas = {
-        model.name: build_deployment(model, max_queued_requests=config.max_queued_requests)
-        for model in args.models
-    }
     mark = fingerprint(secret) if secret else None
     return deployment.bind(args.models, config, args.auth, mark, replicas)

@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.exceptions import (
     BackPressureError,
     DeploymentUnavailableError,
@@ -19,23 +18,27 @@ from serve_app.errors import CountFault, unexpected
 GRPC_SAFE_BYTES = 3 * 1024 * 1024
 """Serve's gRPC handles refuse arguments of more than 4 MiB; larger ones go through the actor."""
 
-_LOST = (ActorDiedError, ActorUnavailableError, RayActorError, ReplicaUnavailableError)
+_LOST = (RayActorError, ReplicaUnavailableError)
+"""A dead or unreachable replica, over either of Serve's transports."""
 
 
-@dataclass(frozen=True, slots=True)
 class ReplicaCalls:
     """The replicas of one model, behind one deployment handle."""
 
-    handle: DeploymentHandle
-    retry_after_s: int
-    count: CountFault
+    def __init__(self, handle: DeploymentHandle, retry_after_s: int, count: CountFault) -> None:
+        self._handle = handle.options(stream=True)
+        self._actor_handle = handle.options(stream=True, _by_reference=True)
+        self._retry_after_s = retry_after_s
+        self._count = count
 
     async def send(self, request: EngineRequest) -> AsyncGenerator[bytes, None]:
         """Yields the answer of whichever replica Serve chooses; raises only `WarmpathError`s.
 
         Closing it cancels the call, wherever it is.
         """
-        response = self._handle_for(request).generate.remote(request)
+        size = len(request.body) + sum(map(len, request.prompts))
+        handle = self._actor_handle if size > GRPC_SAFE_BYTES else self._handle
+        response = handle.generate.remote(request)
         try:
             async for item in response:
                 yield item
@@ -45,22 +48,16 @@ class ReplicaCalls:
         except Exception as error:
             raise self._translate(error) from error
 
-    def _handle_for(self, request: EngineRequest) -> DeploymentHandle:
-        size = len(request.body) + sum(map(len, request.prompts))
-        if size > GRPC_SAFE_BYTES:
-            return self.handle.options(stream=True, _by_reference=True)
-        return self.handle.options(stream=True)
-
     def _translate(self, error: Exception) -> WarmpathError:
         cause = error.cause if isinstance(error, RayTaskError) else error
         if isinstance(cause, WarmpathError):
             return cause
         if isinstance(cause, BackPressureError):
-            self.count("queue_full")
-            return Unavailable("Too many requests are waiting.", retry_after_s=self.retry_after_s)
+            self._count("queue_full")
+            return Unavailable("Too many requests are waiting.", retry_after_s=self._retry_after_s)
         if isinstance(cause, DeploymentUnavailableError):
-            self.count("deployment_unavailable")
-            return NoReplica("The model is not available.", retry_after_s=self.retry_after_s)
+            self._count("deployment_unavailable")
+            return NoReplica("The model is not available.", retry_after_s=self._retry_after_s)
         if isinstance(cause, _LOST):
             return EngineDead("The replica died while it answered.")
-        return unexpected(error, self.count, "calling a replica")
+        return unexpected(error, self._count, "calling a replica")

@@ -33,7 +33,7 @@ class Gate:
             raise RuntimeError("only HTTP is served")
         try:
             headers = Headers(scope=scope)
-            is_open = scope["path"] in OPEN_PATHS
+            is_open = path_of(scope) in OPEN_PATHS
             tenant = ANONYMOUS if is_open else self.keys.authenticate(headers.get("authorization"))
             check_headers(headers)
         except WarmpathError as error:
@@ -48,3 +48,9 @@ def check_headers(headers: Mapping[str, str]) -> None:
     request_id = headers.get("x-request-id")
     if request_id is not None and not _REQUEST_ID.fullmatch(request_id):
         raise InvalidRequest("'X-Request-Id' must be 1 to 128 letters, digits or '._:-'.")
+
+
+def path_of(scope: Scope) -> str:
+    """The path below the application's route prefix."""
+    path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(prefix) if prefix else path

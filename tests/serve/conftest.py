@@ -5,7 +5,6 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 os.environ["RAY_AUTH_MODE"] = "disabled"
@@ -17,41 +16,21 @@ import ray
 from ray import serve
 
 from replicas.deployment import deployment_options
-from replicas.engines.sim_faults import SimFault
-from replicas.server import LLMServer
 from router.configuration import AppConfig
 from serve_app.app import build_ingress
-
-FAST = {"prefill_ms_per_token": 0.01, "prefill_base_ms": 1.0, "decode_ms_per_token": 1.0}
-SLOW = {"prefill_ms_per_token": 0.01, "prefill_base_ms": 1.0, "decode_ms_per_token": 100.0}
-
-
-def sim_model(name: str, latency: dict[str, float], **more: object) -> dict[str, object]:
-    """A model's configuration; `latency` are the simulator's times."""
-    sim = {"total_blocks": 4096, "default_max_tokens": 8, **latency}
-    return {"name": name, "engine": "sim", "cpus_per_replica": 0, "sim": sim, **more}
-
-
-@dataclass(frozen=True, slots=True)
-class App:
-    """A running application: its address and, for tests, its replicas."""
-
-    name: str
-    url: str
-
-    def replicas(self, model: str) -> serve.handle.DeploymentHandle:
-        return serve.get_deployment_handle(f"llm-{model}", self.name)
-
-    def unfinished(self, model: str) -> int:
-        """Requests inside the engines of all replicas."""
-        counts = self.replicas(model).broadcast("num_unfinished").results(timeout_s=10)
-        return sum(counts)
+from tests.serve import faulty_server
+from tests.serve.faulty_server import FaultyServer
+from tests.serve.sim_app import FAST, SLOW, App, sim_model
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+# Replicas cannot import the tests.
+ray.cloudpickle.register_pickle_by_value(faulty_server)
 
 
 @pytest.fixture(scope="session")
@@ -80,49 +59,40 @@ def serve_port(ray_cluster: None) -> Iterator[int]:
     serve.shutdown()
 
 
-def _faulty_server() -> type[LLMServer]:
-    """A replica that tests can break. Made in a function, so that it is pickled by value."""
-
-    class FaultyServer(LLMServer):
-        async def inject(self, fault: SimFault) -> None:
-            (await self._running()).inject(fault)  # type: ignore[attr-defined]
-
-        async def pid(self) -> int:
-            return os.getpid()
-
-    return FaultyServer
-
-
 @pytest.fixture(scope="session")
-def deploy(serve_port: int) -> Callable[..., App]:
+def deploy(serve_port: int, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., App]:
     """Brings up an application of the given configuration under its own path."""
-    server = _faulty_server()
 
     def bring_up(name: str, *, blocking: bool = True, **config: object) -> App:
         args = AppConfig.model_validate(config)
+        folder = tmp_path_factory.mktemp(name)
         replicas = {
             model.name: serve.deployment(
                 **deployment_options(model),
                 max_queued_requests=args.ingress.max_queued_requests,
-            )(server).bind(model.model_dump())
+            )(FaultyServer).bind(model.model_dump(), str(folder))
             for model in args.models
         }
         target = serve.RunTarget(build_ingress(args, replicas), name=name, route_prefix=f"/{name}")
         serve.run_many([target], wait_for_applications_running=blocking)
-        return App(name, f"http://127.0.0.1:{serve_port}/{name}")
+        return App(name, f"http://127.0.0.1:{serve_port}/{name}", folder)
 
     return bring_up
 
 
 @pytest.fixture(scope="session")
 def app(deploy: Callable[..., App]) -> App:
-    """Three simulated models: `fast` (2 replicas), `slow` and `tight` (1, two at a time)."""
+    """Simulated models: `fast` has 2 replicas, `tight` two slots, `long` a context of 2 M tokens,
+    and `brittle` is for tests that break it.
+    """
     return deploy(
         "open",
         models=[
             sim_model("fast", FAST, replicas=2),
             sim_model("slow", SLOW),
             sim_model("tight", SLOW, max_ongoing_requests=2),
+            sim_model("brittle", SLOW),
+            sim_model("long", FAST | {"block_size": 1024, "max_model_len": 2_000_000}),
         ],
         ingress={
             "cpus_per_replica": 0,

@@ -60,7 +60,9 @@ def test_every_shape_of_prompt_is_answered_in_order(
 def test_choices_of_a_list_of_prompts_stand_at_prompt_times_n(client: httpx.Client) -> None:
     def texts(prompt: object) -> list[str]:
         body = {"model": "fast", "prompt": prompt, "n": 2, "seed": 7, "max_tokens": 4}
-        return [choice["text"] for choice in client.post("/v1/completions", json=body).json()["choices"]]
+        return [
+            choice["text"] for choice in client.post("/v1/completions", json=body).json()["choices"]
+        ]
 
     assert texts([[5, 6], [7]]) == texts([5, 6]) + texts([7])
 
@@ -115,7 +117,7 @@ def test_responses_are_never_stored(client: httpx.Client) -> None:
 
 def test_models_are_listed_without_asking_a_replica(client: httpx.Client) -> None:
     listed = client.get("/v1/models").json()
-    assert [card["id"] for card in listed["data"]] == ["fast", "slow", "tight"]
+    assert [card["id"] for card in listed["data"]] == ["fast", "slow", "tight", "brittle", "long"]
     assert client.get("/v1/models/slow").json()["max_model_len"] == 32768
     assert client.get("/v1/models/nope").json()["error"]["code"] == "model_not_found"
 

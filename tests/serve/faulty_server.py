@@ -1,0 +1,51 @@
+"""A replica that tests can break, and that reports what it does."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replicas.engines.protocol import EngineRequest
+from replicas.engines.sim_faults import SimFault
+from replicas.server import LLMServer
+
+
+class FaultyServer(LLMServer):
+    """Writes `served unfinished` into a file of `folder`, named after its model and process.
+
+    The simulator has no tokenizer: where the engine is to render, each byte becomes a token.
+    """
+
+    def __init__(self, model: dict[str, Any], folder: str) -> None:
+        super().__init__(model)
+        self._path = Path(folder) / f"{self._model.name}.{os.getpid()}"
+        self._served = 0
+        self._reporting: asyncio.Task[None] | None = None
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[bytes, None]:
+        self._served += 1
+        if not request.prompts:
+            ids = np.frombuffer(request.body, dtype=np.uint8).astype("<u4")
+            request = replace(request, prompts=(ids.tobytes(),))
+        async for part in super().generate(request):
+            yield part
+
+    async def record_replica_metadata(self) -> dict[str, Any]:
+        metadata = await super().record_replica_metadata()
+        self._reporting = asyncio.create_task(self._report())
+        return metadata
+
+    async def inject(self, fault: SimFault) -> None:
+        (await self._running()).inject(fault)  # type: ignore[attr-defined]
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+    async def _report(self) -> None:
+        while True:
+            self._path.write_text(f"{self._served} {await self.num_unfinished()}")
+            await asyncio.sleep(0.03)
