@@ -26,6 +26,9 @@ from router.serve.wire import (
     unpack_u64,
 )
 
+REFILLING = ":index_refilling"
+"""Ends a reason while some replica's blocks are not known yet, as after a restart of the index."""
+
 _OUTCOMES = {
     RejectionCause.EXPIRED: Outcome.EXPIRED,
     RejectionCause.NO_REPLICA: Outcome.NO_REPLICA,
@@ -53,7 +56,8 @@ class FlightDesk:
         requests = list(_requests(flight))
         unplaced = [a.booking_id for a in flight.announced if not self.announce(a, now)]
         self._note(flight, now)
-        answers = [_answer(outcome) for outcome in self._selector.select(requests, now)]
+        doubt = REFILLING if refilling else ""
+        answers = [_answer(outcome, doubt) for outcome in self._selector.select(requests, now)]
         return self._landing(flight, now, refilling, unplaced, answers)
 
     def _landing(
@@ -135,12 +139,12 @@ def _replica_ids(names: Sequence[str]) -> tuple[ReplicaId, ...]:
     return tuple(map(ReplicaId, names))
 
 
-def _answer(outcome: Selected) -> Answer:
+def _answer(outcome: Selected, doubt: str) -> Answer:
     if not isinstance(outcome, Decision):
         return Answer(_OUTCOMES[outcome.cause])
     return Answer(
         Outcome.CHOSEN,
-        outcome.reason,
+        outcome.reason + doubt,
         outcome.ranked,
         outcome.overlap_blocks,
         outcome.speculative_blocks,
