@@ -10,6 +10,7 @@ import yaml
 from router.configuration import parse_config
 from router.core.errors import ConfigurationError
 from serve_app.config_file import check, check_closed, read_config_file
+from serve_app.local import CONFIG
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
@@ -63,6 +64,11 @@ def test_local_serves_two_real_engines_and_sim_eight_simulated() -> None:
     assert by_name["gpu"].gpus_per_replica == 1
     assert by_name["gpu"].autoscaling is not None
     assert by_name["gpu-tp"].tensor_parallel_size > 1
+
+
+def test_built_local_application_is_that_of_the_local_config() -> None:
+    shipped = next(path for path in CONFIGS if path.stem == "local")
+    assert read_config_file(shipped).apps["warmpath"] == CONFIG
 
 
 @pytest.mark.parametrize(
