@@ -7,9 +7,6 @@ are O(log bookings).
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
 from router.core.lapses import LapseQueue
 from router.core.load_totals import LoadTotals, TenantLoad
 from router.core.recent import FadingTotals
@@ -57,12 +54,13 @@ class _Entry:
 
 
 class LoadLedger:
-    """Loads by slot, as int64 arrays of length `max_replicas`, and by tenant.
+    """Loads by slot, as live read-only int64 arrays of length `max_replicas`, and by tenant.
 
     `prefill_tokens`: booked uncached prompt tokens of requests without a first token;
     `decode_blocks`: KV blocks that booked requests hold or will hold once scheduled, prompt and
-    output so far; `requests`: booked requests. At most `max_bookings` are kept: at the cap a
-    booking displaces the one that would lapse first.
+    output so far; `requests`: booked requests; `loads` [3, max_replicas]: these three.
+
+    At most `max_bookings` are kept: at the cap a booking displaces the one that would lapse first.
 
     `recent_tokens` holds the uncached tokens booked lately, ended or not, fading by half every
     `recent_half_life_s`: how much of each cache has been written over.
@@ -76,6 +74,8 @@ class LoadLedger:
         self.counters = LedgerCounters()
         self.recent_tokens = FadingTotals(max_replicas, recent_half_life_s)
         self._totals = LoadTotals(max_replicas)
+        self.loads = self._totals.loads
+        self.prefill_tokens, self.decode_blocks, self.requests = self.loads
         self._entries: dict[BookingId, _Entry] = {}
         self._by_slot: dict[Slot, set[BookingId]] = {}
         self._lapses: LapseQueue[BookingId] = LapseQueue()
@@ -85,23 +85,6 @@ class LoadLedger:
 
     def __contains__(self, booking_id: BookingId) -> bool:
         return booking_id in self._entries
-
-    @property
-    def loads(self) -> NDArray[np.int64]:
-        """All three, int64 [3, max_replicas] in the order above: a live view."""
-        return self._totals.loads
-
-    @property
-    def prefill_tokens(self) -> NDArray[np.int64]:
-        return self._totals.prefill_tokens
-
-    @property
-    def decode_blocks(self) -> NDArray[np.int64]:
-        return self._totals.decode_blocks
-
-    @property
-    def requests(self) -> NDArray[np.int64]:
-        return self._totals.requests
 
     def tenant(self, tenant: Tenant) -> TenantLoad:
         return self._totals.tenant(tenant)

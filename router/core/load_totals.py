@@ -17,7 +17,7 @@ class TenantLoad(NamedTuple):
 
 class LoadTotals:
     """Prefill tokens, decode blocks and requests: `loads` int64 [3, max_replicas], read-only to
-    callers, with one name for each row. A tenant is kept for as long as it has requests."""
+    callers. A tenant is kept for as long as it has requests."""
 
     def __init__(self, max_replicas: int) -> None:
         totals = np.zeros((3, max_replicas), dtype=np.int64)
@@ -26,7 +26,6 @@ class LoadTotals:
         self._by_tenant: dict[Tenant, list[int]] = {}
         self.loads = totals.view()
         self.loads.flags.writeable = False
-        self.prefill_tokens, self.decode_blocks, self.requests = self.loads
 
     def add(
         self, slot: Slot, tenant: Tenant, prefill_tokens: int, decode_blocks: int, requests: int
