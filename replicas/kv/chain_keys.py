@@ -64,7 +64,7 @@ def _typed(item: WireKey) -> tuple[bytes, ...]:
     match item:
         case bytes():
             return embeddings_in_block(item)
-        case (str() as identifier, int() as offset):
+        case [str() as identifier, int() as offset]:
             return image_in_block(identifier, offset)
         case _:
             return opaque_in_block(repr(item).encode())

@@ -6,7 +6,7 @@ counted and costs only itself.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -14,7 +14,8 @@ from router.core.errors import MalformedMessage
 from router.core.types import EngineBlockHash
 
 WireHash = int | bytes
-WireKey = str | bytes | int | tuple[str | bytes | int, ...]
+WireKey = Any
+"""A string, bytes or an (id, offset) array; the wire does not say which it should be."""
 
 _U64: Final = (1 << 64) - 1
 _ARRAY_MARKS = frozenset([*range(0x90, 0xA0), 0xDC, 0xDD])

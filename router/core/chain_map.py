@@ -107,6 +107,7 @@ class ChainMap:
         )
         for segment in np.flatnonzero(hit).tolist():
             self.set_state(segment, (EMPTY, fields.owners[segment]))
+        self.sets.free(emptied)
 
     def forget_dead(self, count: int) -> None:
         """Notes that so many dead blocks have left the table."""

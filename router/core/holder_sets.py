@@ -105,7 +105,7 @@ class HolderSets:
     def clear_column(self, column: int, tiers: Sequence[Tier]) -> list[int]:
         """Removes the column from every set on these tiers. O(sets).
 
-        Returns the sets that have no holder left; their blocks should be moved to `EMPTY`.
+        Returns the sets that have no holder left: their blocks are to be moved, then they are freed.
         """
         numbers = self._holding(column, tiers)
         keep = np.uint64(~(1 << (column & 63)) & _U64)
@@ -125,6 +125,10 @@ class HolderSets:
             rows[:, :, column >> 6] &= np.uint64(~(1 << (column & 63)) & _U64)
         rows[:, :, target >> 6] |= moved << np.uint64(target & 63)
         return self._rewrite(numbers, rows)
+
+    def free(self, numbers: Sequence[int]) -> None:
+        """Gives back sets that have neither holders nor blocks."""
+        self._free.extend(numbers)
 
     def _moved(self, number: int, column: int, tier: Tier, adds: bool) -> int:
         move = (number, column, int(tier), adds)
