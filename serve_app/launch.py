@@ -55,8 +55,9 @@ def serve_config(file: ConfigFile, say: Callable[[str], None]) -> int:
         environment = with_flags(os.environ, flags)
         for flag in flags:
             say(f"{flag.name}={environment[flag.name]}  ({flag.why})")
-        say(f"serving {file.path} on http://{file.host}:{file.port}; Ctrl-C stops")
-        command = [sys.executable, "-m", "ray.serve.scripts", "run", str(file.path)]
+        url = f"http://{file.host}:{file.port}"
+        say(f"serving {file.path} on {url}; Ctrl-C stops")
+        command = [sys.executable, "-m", "serve_app.foreground", str(file.path), url]
         return run_until_stopped(command, environment)
 
 
