@@ -18,6 +18,8 @@ class KvAwareParameters(Parameters):
     """Prices and thresholds; see `KvAware` for the cost that they form.
 
     `prefill_ms_per_token`, `prefill_base_ms`: a prefill of n tokens takes `base + n · per_token`.
+    `queue_weight`: milliseconds that one millisecond of waiting counts. Above 1 because a queue
+    grows by those that come before this request's turn, too, which is what the slowest feel.
     `overlap_weight`: milliseconds that one millisecond of own prefill counts. Above 1 because a
     block computed once more also evicts one that another request would have found.
     `interference_weight`: share of the own prefill by which it delays each request that is there.
@@ -35,6 +37,7 @@ class KvAwareParameters(Parameters):
 
     prefill_ms_per_token: float = Field(0.0152, gt=0)
     prefill_base_ms: float = Field(16.0, ge=0)
+    queue_weight: float = Field(2.0, ge=0)
     overlap_weight: float = Field(3.0, ge=0)
     interference_weight: float = Field(1.0, ge=0)
     decode_ms_per_block: float = Field(0.05, ge=0)
@@ -57,13 +60,14 @@ class KvAwareParameters(Parameters):
 class KvAware:
     """Costs are expected milliseconds, per candidate:
 
-        booked prefill tokens · prefill_ms_per_token          waiting for what is booked there
+        booked prefill · queue_weight                         waiting for what is booked there
       + own prefill · overlap_weight                          computing what is not held there
       + own prefill · interference_weight · requests there    delaying the others
       + decode blocks there · decode_ms_per_block             being delayed by the others
-      + recent tokens · recent_weight · prefill_ms_per_token  writing over what others reuse
+      + recent prefill · recent_weight                        writing over what others reuse
 
-    where own prefill is the time for the prompt's tokens less the reused ones. A candidate over
+    where own prefill is the time for the prompt's tokens less the reused ones, booked and recent
+    prefill that for the tokens booked and computed there lately. A candidate over
     `max_load_ratio` carries the dearest candidate's cost and 1 ms on top of its own.
     """
 
@@ -109,7 +113,7 @@ class KvAware:
         costs *= parameters.interference_weight
         costs += parameters.overlap_weight
         costs *= own
-        costs += per_token * facts.prefill_tokens
+        costs += (parameters.queue_weight * per_token) * facts.prefill_tokens
         costs += parameters.decode_ms_per_block * facts.decode_blocks
         costs += (parameters.recent_weight * per_token) * facts.recent_tokens
         return costs

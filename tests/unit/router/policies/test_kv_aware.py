@@ -56,12 +56,15 @@ def test_costs_are_the_documented_milliseconds() -> None:
         facts(gpu=[40], prefill_tokens=[500], decode_blocks=[300], requests=[2]),
         prefill_ms_per_token=0.1,
         prefill_base_ms=5.0,
+        queue_weight=1.5,
         overlap_weight=3.0,
         interference_weight=0.5,
         decode_ms_per_block=0.2,
     )
     own_ms = 5.0 + 0.1 * 60 * BLOCK_SIZE
-    assert choice.costs[0] == pytest.approx(500 * 0.1 + own_ms * 3.0 + own_ms * 0.5 * 2 + 300 * 0.2)
+    assert choice.costs[0] == pytest.approx(
+        1.5 * 500 * 0.1 + own_ms * 3.0 + own_ms * 0.5 * 2 + 300 * 0.2
+    )
 
 
 def test_the_longest_overlap_wins_among_equally_loaded() -> None:
@@ -164,7 +167,7 @@ def test_an_idle_fleet_has_nobody_over_the_load_ratio() -> None:
 
 def test_costs_within_the_tolerance_are_decided_by_chance_and_others_never() -> None:
     policy = KvAware(KvAwareParameters(tie_tolerance_ms=5.0))
-    near = facts(gpu=[0, 0, 0], prefill_tokens=[0, 100, 1000])
+    near = facts(gpu=[0, 0, 0], prefill_tokens=[0, 50, 500])
     rng = Random(1)
     first = {int(policy.choose(near, rng).ranked[0]) for _ in range(200)}
     assert first == {0, 1}
