@@ -6,7 +6,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from router.core.types import BookingId, ReplicaId, StoreId, Tenant
+from router.core.types import BookingId, ReplicaId, Tenant
 from router.policies.base import NO_HINTS, Hints, Reason
 from router.policies.registry import PolicySpec
 
@@ -39,7 +39,7 @@ class LoadBlock:
     """A stored block to load before prefill: its place in the chain, its store, its key there."""
 
     position: int
-    store_id: StoreId
+    store_id: str
     key: bytes
 
 
