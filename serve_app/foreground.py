@@ -12,10 +12,16 @@ from collections.abc import Callable
 
 import ray
 from ray import serve
-from ray.serve.schema import ApplicationStatus, ReplicaState, ServeStatus
+from ray.serve.schema import (
+    ApplicationStatus,
+    ApplicationStatusOverview,
+    ReplicaState,
+    ServeStatus,
+)
 from ray.serve.scripts import cli
 
 POLL_S = 1.0
+MAX_REASON_CHARACTERS = 2000
 
 
 def main(config: str, url: str) -> int:
@@ -48,7 +54,7 @@ def follow(
         applications = current.applications if current is not None else {}
         for name, application in applications.items():
             if application.status == ApplicationStatus.DEPLOY_FAILED:
-                return f"{name} could not be deployed: {application.message}"
+                return "\n".join([f"{name} could not be deployed:", *_reasons(application)])
         states = [application.status for application in applications.values()]
         if states and all(state == ApplicationStatus.RUNNING for state in states):
             say(f"ready after {time.monotonic() - began:.0f} s: {url}/v1")
@@ -67,6 +73,13 @@ def describe(status: ServeStatus) -> str:
             running = counts.get(ReplicaState.RUNNING, 0)
             parts.append(f"{name}/{deployment} {running} of {sum(counts.values())} replicas")
     return "starting: " + (", ".join(parts) or "no deployment yet")
+
+
+def _reasons(application: ApplicationStatusOverview) -> list[str]:
+    """What Serve says of the application and of each deployment; an engine's own words come last."""
+    overviews = application.deployments.values()
+    messages = [application.message, *(overview.message for overview in overviews)]
+    return [message[-MAX_REASON_CHARACTERS:] for message in messages if message]
 
 
 def _say(line: str) -> None:

@@ -23,7 +23,7 @@ def status(
         DeploymentStatus.UPDATING,
         DeploymentStatusTrigger.CONFIG_UPDATE_STARTED,
         {ReplicaState.RUNNING: running, ReplicaState.STARTING: starting},
-        "",
+        message and "first",
     )
     application = ApplicationStatusOverview(state, message, 0.0, {"llm-tiny": deployment})
     return ServeStatus(applications={"warmpath": application})
@@ -51,5 +51,5 @@ def test_each_change_is_said_once_and_ready_ends_it(said: list[str]) -> None:
 
 def test_failed_deployment_is_returned_with_serves_reason(said: list[str]) -> None:
     failed = status(ApplicationStatus.DEPLOY_FAILED, message="no such model")
-    assert follow([failed], said) == "warmpath could not be deployed: no such model"
+    assert follow([failed], said) == "warmpath could not be deployed:\nno such model\nfirst"
     assert said == []
