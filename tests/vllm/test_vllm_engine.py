@@ -172,12 +172,15 @@ async def test_a_json_schema_binds_the_answer(client: EngineClient) -> None:
 async def test_a_forced_tool_call_fits_its_schema(
     client: EngineClient, chat: Chat, choice: Any
 ) -> None:
+    """Ended after the first call: a random model would go on calling."""
     request = chat(
         [{"role": "user", "content": "How is the weather?"}],
         tools=[WEATHER],
         tool_choice=choice,
-        max_tokens=80,
+        max_tokens=200,
         ignore_eos=False,
+        stop=["</tool_call>"],
+        include_stop_str_in_output=True,
     )
     message = (await ask(client, request))["choices"][0]["message"]
     (call,) = message["tool_calls"]
