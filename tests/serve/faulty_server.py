@@ -22,12 +22,14 @@ class FaultyServer(LLMServer):
 
     def __init__(self, model: dict[str, Any], folder: str) -> None:
         super().__init__(model)
-        self._path = Path(folder) / f"{self._model.name}.{os.getpid()}"
+        self._path = Path(folder) / f"{os.getpid()}.{self._model.name}"
         self._served = 0
+        self._last_salt: str | None = None
         self._reporting: asyncio.Task[None] | None = None
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[bytes, None]:
         self._served += 1
+        self._last_salt = request.cache_salt
         if not request.prompts:
             ids = np.frombuffer(request.body, dtype=np.uint8).astype("<u4")
             request = replace(request, prompts=(ids.tobytes(),))
@@ -42,10 +44,15 @@ class FaultyServer(LLMServer):
     async def inject(self, fault: SimFault) -> None:
         (await self._running()).inject(fault)  # type: ignore[attr-defined]
 
+    async def last_salt(self) -> str | None:
+        return self._last_salt
+
     async def pid(self) -> int:
         return os.getpid()
 
     async def _report(self) -> None:
         while True:
-            self._path.write_text(f"{self._served} {await self.num_unfinished()}")
+            draft = self._path.with_suffix(".draft")
+            draft.write_text(f"{self._served} {await self.num_unfinished()}")
+            draft.replace(self._path)
             await asyncio.sleep(0.03)

@@ -48,9 +48,9 @@ class App:
         return [report.served for report in self._reports(model)]
 
     def _reports(self, model: str) -> Iterator[Report]:
-        for path in self.folder.glob(f"{model}.*"):
-            if _is_alive(int(path.suffix[1:])) and (text := path.read_text()):
-                yield Report(*map(int, text.split()))
+        for path in self.folder.glob(f"*.{model}"):
+            if _is_alive(int(path.stem)):
+                yield Report(*map(int, path.read_text().split()))
 
 
 def _is_alive(pid: int) -> bool:

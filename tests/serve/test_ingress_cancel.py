@@ -62,7 +62,8 @@ async def test_a_client_that_leaves_its_stream_frees_the_engine(
     app: App, web: httpx.AsyncClient
 ) -> None:
     async with web.stream("POST", COMPLETIONS, json=endless("slow", True)) as answer:
-        await anext(answer.aiter_lines())
+        lines = answer.aiter_lines()
+        await anext(lines)
         assert await is_busy(app, "slow", 1)
     assert await is_idle(app, "slow")
 
