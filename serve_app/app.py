@@ -33,7 +33,7 @@ def build_ingress(args: AppConfig, replicas: dict[str, serve.Application]) -> se
         name="Ingress",
         num_replicas=config.replicas,
         max_ongoing_requests=config.max_ongoing_requests,
-        # Serve refuses bursts here in plain text; the queue that answers 503 properly is the model's.
+        # Here Serve refuses in plain text, also bursts; the model's queue answers as OpenAI does.
         max_queued_requests=config.max_ongoing_requests,
         backpressure_config={"retry_after_s": config.retry_after_s},
         ray_actor_options={"num_cpus": config.cpus_per_replica},

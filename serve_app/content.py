@@ -70,6 +70,8 @@ RESERVED_TEMPLATE_ARGUMENTS = frozenset(
 
 _MEDIA_KEYS = frozenset(name for name, rule in PART_RULES.items() if rule is not PartRule.TEXT)
 _FORBIDDEN_KEYS = frozenset({"uuid", "file_id", "file_url"})
+_ADDRESS_KEYS = {"input_image": "image_url"}
+"""Where a media part's address stands, if not under its own type's name."""
 _LISTS = ("content", "output", "summary")
 
 MAX_PARTS = 256
@@ -130,21 +132,23 @@ def _check_part(part: object, param: str, accepts_media: bool) -> bool:
     if isinstance(part, str):
         return False
     kind = part.get("type") if isinstance(part, dict) else None
-    rule = PART_RULES.get(kind, PartRule.REFUSE) if isinstance(kind, str) else PartRule.REFUSE
-    if not isinstance(part, dict) or rule is PartRule.REFUSE:
+    if not isinstance(part, dict) or not isinstance(kind, str):
+        raise InvalidRequest("A content part must be an object with a type.", param=param)
+    rule = PART_RULES.get(kind, PartRule.REFUSE)
+    if rule is PartRule.REFUSE:
         raise InvalidRequest("A content part has a type that is not served.", param=param)
-    if part.keys() & (_FORBIDDEN_KEYS | (_MEDIA_KEYS - {kind})):
+    if part.keys() & (_FORBIDDEN_KEYS | (_MEDIA_KEYS - {_ADDRESS_KEYS.get(kind, kind)})):
         raise InvalidRequest("A content part has a field that is not served.", param=param)
     if rule is PartRule.TEXT:
         return False
-    _check_media(str(kind), part, param, accepts_media)
+    _check_media(kind, part, param, accepts_media)
     return True
 
 
 def _check_media(kind: str, part: Json, param: str, accepts_media: bool) -> None:
     if not accepts_media:
         raise InvalidRequest("This model takes text only.", param=param)
-    address = part.get("image_url" if kind == "input_image" else kind)
+    address = part.get(_ADDRESS_KEYS.get(kind, kind))
     if isinstance(address, dict):
         address = address.get("url", address.get("data"))
     if not isinstance(address, str) or (

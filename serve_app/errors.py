@@ -8,14 +8,17 @@ import msgspec
 from fastapi.responses import Response
 
 from router.core.errors import (
+    BlockSizeMismatch,
     ConfigurationError,
     EngineDead,
     EngineError,
     IndexUnavailable,
     InvalidRequest,
+    MalformedMessage,
     NoReplica,
     NotFound,
     PayloadTooLarge,
+    RegistrationRefused,
     RequestError,
     RequestRejected,
     Unauthenticated,
@@ -53,6 +56,9 @@ TABLE: Mapping[type[WarmpathError], HttpError] = {
     EngineError: HttpError(500, _SERVER, "engine_error"),
     EngineDead: HttpError(503, _SERVER, "engine_dead"),
     IndexUnavailable: HttpError(503, _SERVER, "overloaded"),
+    BlockSizeMismatch: HttpError(500, _SERVER),
+    MalformedMessage: HttpError(500, _SERVER),
+    RegistrationRefused: HttpError(500, _SERVER),
 }
 
 CountFault = Callable[[str], None]
