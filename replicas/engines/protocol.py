@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from router.core.types import BookingId, ReplicaId
+
 
 class Route(StrEnum):
     """Which of OpenAI's calls a request is; decides the shape of the answer."""
@@ -15,6 +17,27 @@ class Route(StrEnum):
     CHAT = "chat"
     COMPLETIONS = "completions"
     RESPONSES = "responses"
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """How a request came to its replica, and what was expected of it there.
+
+    `ranked` is the decision's order of replicas, best first; empty where Serve chose alone.
+    Tuples of blocks have one entry per engine request, choices of one prompt side by side:
+    `overlap_blocks` is what the index knew the first of `ranked` to hold, `forecast_blocks` what
+    its engine is expected to report as cached. `decided_seq` is the last of that replica's event
+    batches in the index at the decision, None where the index knew of none; `decided_at` is in
+    seconds since the epoch. `is_fallback`: decided without the index.
+    """
+
+    booking_id: BookingId
+    ranked: tuple[ReplicaId, ...]
+    overlap_blocks: tuple[int, ...]
+    forecast_blocks: tuple[int, ...]
+    decided_seq: int | None
+    decided_at: float
+    is_fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +57,18 @@ class EngineRequest:
     cache_salt: str | None
     is_stream: bool
     needs_render: bool = False
+    routing: Routing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """What an engine says of a request that it has served.
+
+    `cached_tokens` has one entry per engine request, choices of one prompt side by side: the
+    prompt tokens that were not computed because they were found in the cache.
+    """
+
+    cached_tokens: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +91,8 @@ class Engine(Protocol):
         """Loads the model, warms up and returns when requests can be served."""
         ...
 
-    def generate(self, request: EngineRequest) -> AsyncGenerator[bytes, None]:
-        """Yields the answer's body.
+    def generate(self, request: EngineRequest) -> AsyncGenerator[bytes | EngineReport, None]:
+        """Yields the answer's body, and after it one report of an answer that is complete.
 
         Streamed: each item is one or more whole server-sent events, the last `data: [DONE]`
         (chat, completions) or the route's own final event. Otherwise: exactly one JSON document.
