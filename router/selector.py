@@ -36,8 +36,6 @@ class PrefixIndex(Protocol):
 
     def overlaps(self, hashes: Hashes) -> Overlap: ...
 
-    def overlaps_many(self, hashes: Hashes, lengths: Sequence[int]) -> Sequence[Overlap]: ...
-
     def speculate(
         self, booking_id: BookingId, slot: Slot, hashes: Hashes, expires_at: float
     ) -> object: ...
@@ -51,14 +49,13 @@ class PrefixIndex(Protocol):
 
 @dataclass(slots=True)
 class SelectorCounters:
-    """Selections by outcome since the start; `reread` are lookups repeated within a batch."""
+    """Selections by outcome since the start."""
 
     decided: int = 0
     repeated: int = 0
     expired: int = 0
     no_replica: int = 0
     invalid_policy: int = 0
-    reread: int = 0
 
 
 class Selector:
@@ -98,14 +95,11 @@ class Selector:
         A booking id that was decided before gets the same decision and books nothing.
         """
         candidates = self._roster.at(now)
-        overlaps = self._look_up(requests, now)
-        roots: set[int] = set()
         outcomes: list[Outcome] = []
-        for position, request in enumerate(requests):
+        for request in requests:
             outcome = self._outcome_without_lookup(request, now)
             if outcome is None:
-                overlap = self._refreshed(request, overlaps[position], roots)
-                outcome = self._decide(request, overlap, candidates, now)
+                outcome = self._decide(request, candidates, now)
             outcomes.append(outcome)
         return outcomes
 
@@ -162,19 +156,6 @@ class Selector:
             self._index.retract(booking.booking_id)
             self._decisions.pop(booking.booking_id, None)
 
-    def _look_up(self, requests: Sequence[SelectRequest], now: float) -> dict[int, Overlap]:
-        """Overlaps by position in the batch, of those that will be decided, in one call."""
-        positions = [
-            position
-            for position, request in enumerate(requests)
-            if request.expires_at > now and request.booking_id not in self._decisions
-        ]
-        if not positions:
-            return {}
-        chains = [requests[position].hashes for position in positions]
-        overlaps = self._index.overlaps_many(np.concatenate(chains), list(map(len, chains)))
-        return dict(zip(positions, overlaps, strict=True))
-
     def _outcome_without_lookup(self, request: SelectRequest, now: float) -> Outcome | None:
         decision = self._decisions.get(request.booking_id)
         if decision is not None:
@@ -185,24 +166,12 @@ class Selector:
             return Rejection(request.booking_id, RejectionCause.EXPIRED)
         return None
 
-    def _refreshed(self, request: SelectRequest, overlap: Overlap, roots: set[int]) -> Overlap:
-        """A chain that shares its root with one decided in this batch may share more with it."""
-        if not len(request.hashes):
-            return overlap
-        root = int(request.hashes[0])
-        if root in roots:
-            self.counters.reread += 1
-            return self._index.overlaps(request.hashes)
-        roots.add(root)
-        return overlap
-
-    def _decide(
-        self, request: SelectRequest, overlap: Overlap, candidates: Candidates, now: float
-    ) -> Outcome:
+    def _decide(self, request: SelectRequest, candidates: Candidates, now: float) -> Outcome:
         slots = candidates.slots_for(request)
         if not len(slots):
             self.counters.no_replica += 1
             return Rejection(request.booking_id, RejectionCause.NO_REPLICA)
+        overlap = self._index.overlaps(request.hashes)
         try:
             record = self._chooser.choose(request, overlap, slots, candidates.directory, now)
         except ConfigurationError:
@@ -226,9 +195,10 @@ class Selector:
             request.lease_s,
         )
         self.announce(booking, now)
-        if decision.overlap_blocks < len(request.hashes):
+        missing = request.hashes[decision.overlap_blocks :]
+        if len(missing):
             expires_at = now + self._speculative_ttl_s
-            self._index.speculate(request.booking_id, slot, request.hashes, expires_at)
+            self._index.speculate(request.booking_id, slot, missing, expires_at)
         self._decisions[request.booking_id] = decision
         if len(self._decisions) > self._max_decisions:
             self._decisions.popitem(last=False)

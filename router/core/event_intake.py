@@ -7,7 +7,7 @@ from router.core.chain_edits import MAX_EDIT_BLOCKS, ChainEditor
 from router.core.chain_map import ChainMap, State
 from router.core.events import EventBatch, SnapshotChunk, StoredRun
 from router.core.room import Room
-from router.core.speculation import Speculator
+from router.core.speculation import Speculation
 from router.core.streams import ApplyResult, Loading, Outcome, Stream, Streams
 from router.core.types import Incarnation, ReplicaId, Slot, Tier
 
@@ -22,7 +22,7 @@ class EventIntake:
         self,
         chains: ChainMap,
         room: Room,
-        speculator: Speculator,
+        speculation: Speculation,
         streams: Streams,
         spare_columns: list[int],
     ) -> None:
@@ -32,7 +32,7 @@ class EventIntake:
         self._sets = chains.sets
         self._editor = ChainEditor(chains)
         self._room = room
-        self._speculator = speculator
+        self._speculation = speculation
         self._streams = streams
         self._spare_columns = spare_columns
 
@@ -60,7 +60,7 @@ class EventIntake:
     def _erase(self, stream: Stream) -> None:
         self._abandon(stream)
         self._clear(stream.slot, tuple(Tier))
-        self._speculator.retract_slot(stream.slot)
+        self._speculation.retract_slot(stream.slot)
 
     def apply(self, batch: EventBatch) -> ApplyResult:
         """Applies a batch if it is the next of its replica's life, and the held ones after it.
@@ -129,6 +129,8 @@ class EventIntake:
             self._editor.place(parent, part, store)
             self._room.relieve(len(part))
             parent = int(part[-1])
+        if tier is Tier.GPU and column == slot:
+            self._speculation.confirm(slot, run.hashes)
 
     def _remove(self, slot: Slot, tier: Tier, hashes: Hashes) -> None:
         sets = self._sets
@@ -168,7 +170,7 @@ class EventIntake:
         if loading.column != stream.slot:
             self._spare_columns.append(loading.column)
             self._chains.empty_holders(self._sets.move_column(loading.column, stream.slot))
-            self._speculator.confirm(stream.slot)
+            self._speculation.confirm_all(stream.slot)
         self._apply_all(stream, stream.pop_next())
 
     def _abandon(self, stream: Stream) -> None:

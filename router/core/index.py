@@ -16,10 +16,10 @@ from router.core.hot_prefixes import HotPrefix, HotPrefixes
 from router.core.index_reports import Divergence, IndexReports, IndexStats
 from router.core.overlap import Overlap, OverlapReader
 from router.core.room import Room
-from router.core.speculation import Speculator
+from router.core.speculation import Speculation
 from router.core.store_directory import StoreDirectory, StoreLocation
 from router.core.streams import ApplyResult, Streams
-from router.core.types import BookingId, Incarnation, ReplicaId, Slot, StoreId
+from router.core.types import BookingId, Incarnation, ReplicaId, Slot, StoreId, Tier
 
 _SNAPSHOT_COLUMNS = 32
 """At least so many snapshots can be loaded beside what they replace, at one time."""
@@ -40,11 +40,11 @@ class BlockIndex:
         self._chains = ChainMap(max_blocks, sets, claims)
         self._room = Room(self._chains, max_blocks)
         self._streams = Streams(max_replicas)
-        self._speculator = Speculator(self._chains, self._room)
+        self._speculation = Speculation(self._chains, max_bookings)
         self._intake = EventIntake(
             self._chains,
             self._room,
-            self._speculator,
+            self._speculation,
             self._streams,
             list(range(max_replicas, columns)),
         )
@@ -90,7 +90,9 @@ class BlockIndex:
         if pieces and self._hot.is_due():
             blocks = pieces[0][0]
             self._hot.record(int(hashes[blocks - 1]), blocks)
-        return self._reader.read(pieces)
+        overlap = self._reader.read(pieces)
+        speculative = self._speculation.extend(hashes, overlap.tiers[Tier.GPU])
+        return Overlap(overlap.tiers, speculative)
 
     def overlaps_many(self, hashes: Hashes, lengths: Sequence[int]) -> list[Overlap]:
         """`overlaps` for several prompts, whose hashes follow one another in one array."""
@@ -105,19 +107,20 @@ class BlockIndex:
     ) -> None:
         """Expects the blocks of a prompt on a replica until `expires_at`.
 
-        Blocks that its GPU holds at this moment are left out: should they be evicted before the
-        booking ends, they are gone. An event that stores a block ends the expectation of it.
-        A booking that speculates again gives up its earlier entries. O(blocks).
+        From the first one that its GPU lacks at this moment: an engine computes that and all after
+        it. `hashes` may leave out leading blocks that it holds. Events that store the next expected
+        blocks end the expectation of them: should they be evicted before the booking ends, they are
+        gone. A booking that speculates again gives up its earlier entries. O(1) but for a copy.
         """
-        self._speculator.speculate(booking_id, slot, hashes, expires_at)
+        self._speculation.add(booking_id, slot, hashes, expires_at)
 
     def retract(self, booking_id: BookingId) -> None:
-        """Ends a booking's speculative entries and no other's. Idempotent. O(segments)."""
-        self._speculator.retract(booking_id)
+        """Ends a booking's speculative entries and no other's. Idempotent."""
+        self._speculation.retract(booking_id)
 
     def sweep(self, now: float) -> None:
         """For a timer: ends expired speculative entries and takes back memory in a bounded step."""
-        self._speculator.sweep(now)
+        self._speculation.sweep(now)
         self._room.reclaim()
 
     def add_stored(self, hashes: Hashes, store_id: StoreId, key: bytes) -> None:
@@ -160,17 +163,18 @@ class BlockIndex:
             dead_blocks=chains.dead_blocks,
             segments=len(chains.segments),
             holder_sets=len(chains.sets),
-            bookings=len(chains.claims.by_booking),
+            bookings=len(self._speculation),
             stored_blocks=len(self._stores),
             evicted_blocks=self._room.evicted_blocks,
             unknown_removals=self._intake.unknown_removals,
             gaps=streams.gaps,
             snapshots_in_place=self._intake.snapshots_in_place,
-            lost_hints=chains.sets.exhausted + self._speculator.refused + chains.table.refused,
+            lost_hints=chains.sets.exhausted + self._speculation.refused + chains.table.refused,
             outcomes={outcome.value: count for outcome, count in streams.outcomes.items()},
         )
 
     def check_integrity(self) -> None:
         """Asserts that all parts agree. O(max_blocks)."""
         self._chains.check_integrity()
+        self._speculation.check_integrity()
         assert self._chains.live_blocks >= 0

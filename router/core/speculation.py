@@ -1,77 +1,197 @@
-"""Enters what bookings are about to compute, and ends it with the booking, its time or an event."""
+"""What bookings are about to compute, and its end with the booking, its time or an event. Pure.
+
+Kept beside the chains, not in them: a booking is entered and ended in constant time, and a lookup
+asks only where something is expected. Hashes must be chained, as everywhere in the index.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from router.core.block_table import Hashes
-from router.core.chain_edits import MAX_EDIT_BLOCKS, ChainEditor
-from router.core.chain_map import ChainMap, State
-from router.core.room import Room
+from router.core.chain_map import ChainMap
+from router.core.lapses import LapseQueue
 from router.core.types import BookingId, Slot, Tier
 
+Depths = NDArray[np.int32]
 
-class Speculator:
-    """The speculative entries of a chain map."""
 
-    def __init__(self, chains: ChainMap, room: Room) -> None:
+@dataclass(slots=True, eq=False)
+class _Expectation:
+    """A replica is about to hold `hashes[start:]`, consecutive blocks of one chain."""
+
+    booking_id: BookingId
+    slot: Slot
+    hashes: Hashes
+    start: int
+
+    @property
+    def first(self) -> int:
+        """The hash of the first expected block."""
+        return int(self.hashes[self.start])
+
+
+class Speculation:
+    """At most `max_bookings` expectations, found by the hash of their first block."""
+
+    def __init__(self, chains: ChainMap, max_bookings: int) -> None:
         self.refused = 0
         self._chains = chains
         self._sets = chains.sets
-        self._claims = chains.claims
-        self._editor = ChainEditor(chains)
-        self._room = room
+        self._max_bookings = max_bookings
+        self._by_booking: dict[BookingId, _Expectation] = {}
+        self._by_first: dict[int, list[_Expectation]] = {}
+        # How many of those hashes end in these 16 bits: tells in one step what not to look for.
+        self._endings = np.zeros(1 << 16, np.uint16)
+        self._lapses: LapseQueue[BookingId] = LapseQueue()
 
-    def speculate(
-        self, booking_id: BookingId, slot: Slot, hashes: Hashes, expires_at: float
-    ) -> None:
-        """Expects the blocks of a prompt on a replica until `expires_at`.
+    def __len__(self) -> int:
+        return len(self._by_booking)
 
-        Blocks that its GPU holds at this moment are left out: should they be evicted before the
-        booking ends, they are gone. An event that stores a block ends the expectation of it.
-        A booking that speculates again gives up its earlier entries; where there are too many
-        bookings, nothing is entered and `refused` counts it. O(blocks).
+    def add(self, booking_id: BookingId, slot: Slot, hashes: Hashes, expires_at: float) -> None:
+        """Expects the blocks from the first that the replica's GPU lacks, until `expires_at`.
+
+        An engine computes everything after the first block that it lacks. A booking that comes
+        again gives up what it expected before; past the bound, `refused` counts it.
         """
         self.retract(booking_id)
-        if not self._claims.open(booking_id, slot, expires_at):
+        start = self._held(slot, hashes)
+        if start == len(hashes):
+            return
+        if len(self._by_booking) >= self._max_bookings:
             self.refused += 1
             return
-        sets, claims = self._sets, self._claims
-
-        def claim(holders: int, owners: int) -> State:
-            if sets.holds(holders, slot, Tier.GPU):
-                return holders, owners
-            return holders, claims.with_owner(owners, booking_id)
-
-        parent = 0
-        for start in range(0, len(hashes), MAX_EDIT_BLOCKS):
-            part = hashes[start : start + MAX_EDIT_BLOCKS]
-            self._editor.place(parent, part, claim)
-            self._room.relieve(len(part))
-            parent = int(part[-1])
+        # A copy, because the hashes often are a small part of a large message.
+        expectation = _Expectation(booking_id, slot, hashes[start:].copy(), 0)
+        self._by_booking[booking_id] = expectation
+        self._lapses.add(booking_id, expires_at)
+        self._enter(expectation)
 
     def retract(self, booking_id: BookingId) -> None:
-        """Ends a booking's entries and no other's. Idempotent. O(segments)."""
-        claim = self._claims.by_booking.get(booking_id)
-        if claim is None:
-            return
-        for segment in list(claim.segments):
-            holders, owners = self._chains.state(segment)
-            state = holders, self._claims.without_owner(owners, booking_id)
-            self._chains.set_state(segment, state)
-        self._claims.close(booking_id)
+        """Ends what a booking expects and nothing else. Idempotent."""
+        expectation = self._by_booking.pop(booking_id, None)
+        if expectation is not None:
+            self._leave(expectation)
+            if booking_id in self._lapses:
+                self._lapses.remove(booking_id)
 
     def retract_slot(self, slot: Slot) -> None:
-        """Ends all entries on a replica. O(bookings)."""
-        for booking_id in self._claims.of_slot(slot):
-            self.retract(booking_id)
+        """Ends all that is expected of a replica. O(bookings)."""
+        for expectation in self._of_slot(slot):
+            self.retract(expectation.booking_id)
 
     def sweep(self, now: float) -> None:
-        """Ends the entries whose time is over."""
-        for booking_id in self._claims.lapsed(now):
+        """Ends what has not come true in its time."""
+        for booking_id in self._lapses.lapsed(now):
             self.retract(booking_id)
 
-    def confirm(self, slot: Slot) -> None:
-        """Ends the entries of blocks that the replica's GPU holds by now. O(bookings)."""
-        for booking_id in self._claims.of_slot(slot):
-            for segment in list(self._claims.by_booking[booking_id].segments):
-                holders, owners = self._chains.state(segment)
-                if self._sets.holds(holders, slot, Tier.GPU):
-                    state = holders, self._claims.without_slot(owners, slot)
-                    self._chains.set_state(segment, state)
+    def confirm(self, slot: Slot, hashes: Hashes) -> None:
+        """The replica's GPU has come to hold these blocks: they are expected no longer."""
+        for place, expectation in self._along(hashes):
+            if expectation.slot == slot:
+                held = _common(hashes[place:], expectation.hashes[expectation.start :])
+                self._advance(expectation, held)
+
+    def confirm_all(self, slot: Slot) -> None:
+        """As `confirm` for whatever the replica's GPU holds. O(bookings)."""
+        for expectation in self._of_slot(slot):
+            self._advance(expectation, 0)
+
+    def extend(self, hashes: Hashes, confirmed: Depths) -> Depths:
+        """Leading blocks of a prompt by slot if what is expected counts as held.
+
+        `confirmed` is what is held for certain; returned as it is where that is all.
+        """
+        spans: dict[Slot, list[tuple[int, int]]] = {}
+        for place, expectation in self._along(hashes):
+            reach = place + _common(hashes[place:], expectation.hashes[expectation.start :])
+            spans.setdefault(expectation.slot, []).append((place, reach))
+        if not spans:
+            return confirmed
+        depths = confirmed.copy()
+        for slot, parts in spans.items():
+            depths[slot] = self._depth(hashes, slot, int(confirmed[slot]), parts)
+        return depths
+
+    def _depth(
+        self, hashes: Hashes, slot: Slot, confirmed: int, spans: list[tuple[int, int]]
+    ) -> int:
+        """From the confirmed depth over expected spans and what is held between and after them."""
+        depth = confirmed
+        for start, stop in sorted(spans):
+            if start <= depth < stop:
+                depth = stop + self._held(slot, hashes[stop:])
+        return depth
+
+    def _along(self, hashes: Hashes) -> Iterator[tuple[int, _Expectation]]:
+        """Expectations that begin at a block of this chain, each with the block's place."""
+        if not self._by_first:
+            return
+        for place in self._endings[hashes.view(np.uint16)[::4]].nonzero()[0].tolist():
+            for expectation in tuple(self._by_first.get(int(hashes[place]), ())):
+                yield place, expectation
+
+    def _of_slot(self, slot: Slot) -> list[_Expectation]:
+        return [held for held in self._by_booking.values() if held.slot == slot]
+
+    def _held(self, slot: Slot, hashes: Hashes) -> int:
+        """Leading blocks that the replica's GPU holds."""
+        held, holders = 0, self._chains.segments.holders
+        for blocks, segment in self._chains.walk(hashes):
+            if not self._sets.holds(holders[segment], slot, Tier.GPU):
+                break
+            held += blocks
+        return held
+
+    def _advance(self, expectation: _Expectation, blocks: int) -> None:
+        """So many blocks have come true, and those after them that are held."""
+        start = expectation.start + blocks
+        start += self._held(expectation.slot, expectation.hashes[start:])
+        if start == expectation.start:
+            return
+        if start == len(expectation.hashes):
+            self.retract(expectation.booking_id)
+            return
+        self._leave(expectation)
+        expectation.start = start
+        self._enter(expectation)
+
+    def _enter(self, expectation: _Expectation) -> None:
+        first = expectation.first
+        self._by_first.setdefault(first, []).append(expectation)
+        self._endings[first & 0xFFFF] += 1
+
+    def _leave(self, expectation: _Expectation) -> None:
+        first = expectation.first
+        alike = self._by_first[first]
+        alike.remove(expectation)
+        if not alike:
+            del self._by_first[first]
+        self._endings[first & 0xFFFF] -= 1
+
+    def check_integrity(self) -> None:
+        """Asserts that every expectation is found where it begins. O(bookings)."""
+        entered = [held for alike in self._by_first.values() for held in alike]
+        assert len(entered) == len(self._by_booking) == int(self._endings.sum())
+        for first, alike in self._by_first.items():
+            assert alike and all(held.first == first for held in alike)
+        assert all(booking_id in self._lapses for booking_id in self._by_booking)
+
+
+def _common(some: Hashes, others: Hashes) -> int:
+    """Leading blocks that two chains share, which share the first. O(log blocks).
+
+    A hash names all before it: where two are equal, so are all before them.
+    """
+    low, high = 1, min(len(some), len(others))
+    if some[high - 1] == others[high - 1]:
+        return high
+    while low < high - 1:
+        middle = (low + high) // 2
+        if some[middle - 1] == others[middle - 1]:
+            low = middle
+        else:
+            high = middle
+    return low

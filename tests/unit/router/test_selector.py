@@ -39,7 +39,6 @@ class NaiveIndex:
         self.held: list[set[int]] = [set() for _ in range(MAX_REPLICAS)]
         self.promised: dict[BookingId, tuple[Slot, set[int], float]] = {}
         self.slots: dict[ReplicaId, Slot] = {}
-        self.lookups = 0
 
     def register(self, replica_id: ReplicaId, incarnation: Incarnation) -> Slot:
         return self.slots.setdefault(replica_id, Slot(len(self.slots)))
@@ -52,7 +51,6 @@ class NaiveIndex:
         return len(self.promised)
 
     def overlaps(self, hashes: NDArray[np.uint64]) -> NaiveOverlap:
-        self.lookups += 1
         depths = [self._depth(hashes, self.held[slot]) for slot in range(MAX_REPLICAS)]
         promised = [
             self._depth(hashes, self.held[slot] | self._promised(slot))
@@ -60,14 +58,6 @@ class NaiveIndex:
         ]
         confirmed = np.array(depths, dtype=np.int32)
         return NaiveOverlap(np.stack([confirmed] * 3), np.array(promised, dtype=np.int32))
-
-    def overlaps_many(
-        self, hashes: NDArray[np.uint64], lengths: Sequence[int]
-    ) -> list[NaiveOverlap]:
-        chains = np.split(hashes, np.cumsum(lengths)[:-1])
-        found = [self.overlaps(chain) for chain in chains]
-        self.lookups += 1 - len(found)
-        return found
 
     def speculate(
         self, booking_id: BookingId, slot: Slot, hashes: NDArray[np.uint64], expires_at: float
@@ -280,15 +270,6 @@ def test_later_requests_of_a_batch_see_the_blocks_of_earlier_ones(new_world: New
     first, second, _ = decisions(world.selector.select(batch, now=0.0))
     assert second.replica_id == first.replica_id
     assert second.speculative_blocks == len(LONG)
-
-
-def test_a_batch_is_looked_up_at_once_and_only_shared_roots_again(new_world: NewWorld) -> None:
-    world = new_world(4)
-    batch = [world.request(1, 2), world.request(3, 4), world.request(1, 5), world.request()]
-    world.selector.select(batch, now=0.0)
-    if isinstance(world.index, NaiveIndex):
-        assert world.index.lookups == 2
-    assert world.selector.counters.reread == 1
 
 
 def test_the_same_booking_again_gets_the_same_decision_and_books_once(new_world: NewWorld) -> None:

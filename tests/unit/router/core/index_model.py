@@ -46,8 +46,12 @@ def batch(
 @dataclass
 class _Expectation:
     replica: ReplicaId
-    hashes: set[int]
+    hashes: list[int]
     expires_at: float
+
+    def drop_leading(self, held: set[int]) -> None:
+        while self.hashes and self.hashes[0] in held:
+            del self.hashes[0]
 
 
 @dataclass
@@ -85,8 +89,9 @@ class NaiveIndex:
     def speculate(
         self, booking: BookingId, replica: ReplicaId, hashes: Hashes, expires_at: float
     ) -> None:
-        unconfirmed = set(hashes.tolist()) - self.held[replica][Tier.GPU]
-        self.expected[booking] = _Expectation(replica, unconfirmed, expires_at)
+        expectation = _Expectation(replica, hashes.tolist(), expires_at)
+        expectation.drop_leading(self.held[replica][Tier.GPU])
+        self.expected[booking] = expectation
 
     def retract(self, booking: BookingId) -> None:
         self.expected.pop(booking, None)
@@ -104,13 +109,13 @@ class NaiveIndex:
         known = set(self.held[replica][Tier.GPU]) if replica in self.held else set()
         for expectation in self.expected.values():
             if expectation.replica == replica:
-                known |= expectation.hashes
+                known |= set(expectation.hashes)
         return _leading(hashes, known)
 
     def _confirm(self, replica: ReplicaId) -> None:
         for expectation in self.expected.values():
             if expectation.replica == replica:
-                expectation.hashes -= self.held[replica][Tier.GPU]
+                expectation.drop_leading(self.held[replica][Tier.GPU])
 
     def _forget_expectations(self, replica: ReplicaId) -> None:
         self.expected = {b: e for b, e in self.expected.items() if e.replica != replica}

@@ -30,11 +30,6 @@ class EmptyIndex:
     def overlaps(self, hashes: NDArray[np.uint64]) -> EmptyOverlap:
         return EmptyOverlap()
 
-    def overlaps_many(
-        self, hashes: NDArray[np.uint64], lengths: Sequence[int]
-    ) -> list[EmptyOverlap]:
-        return [EmptyOverlap() for _ in lengths]
-
     def speculate(
         self, booking_id: BookingId, slot: Slot, hashes: NDArray[np.uint64], expires_at: float
     ) -> None: ...
