@@ -15,6 +15,14 @@ DRAIN_TIMEOUT_S = 60.0
 """How long a stopping replica may finish what it streams."""
 
 
+class ServeReplica(LLMServer):
+    """An `LLMServer` that ends with its replica."""
+
+    async def __del__(self) -> None:
+        """Serve awaits this after the replica has drained, before it ends the process."""
+        await self.shutdown()
+
+
 def build_deployment(model: ModelConfig, *, max_queued_requests: int = -1) -> "Application":
     """The Serve application node of one model, to be bound into the ingress.
 

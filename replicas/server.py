@@ -62,10 +62,6 @@ class LLMServer:
         if self._engine is not None:
             await self._engine.stop()
 
-    async def __del__(self) -> None:
-        """Serve awaits this at the end of a replica, after it has drained."""
-        await self.shutdown()
-
     async def _running(self) -> Engine:
         await self._started()
         assert self._engine is not None

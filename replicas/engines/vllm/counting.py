@@ -1,45 +1,75 @@
 """How much of each engine request came from the cache.
 
-vLLM's answer to a list of prompts reports the cached tokens of one of them; the sum needs all.
+vLLM's answers report the cached tokens of one engine request, whichever came last; a list of
+prompts and several choices of one prompt make several.
 """
 
 import json
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Iterable
 from typing import Any
 
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.output_processor import OutputProcessor, RequestState
+
+from replicas.engines.protocol import EngineReport
 
 
 class CountingLLM(AsyncLLM):
-    """An AsyncLLM that remembers `num_cached_tokens` of the requests that it was told to watch."""
+    """An AsyncLLM that keeps the engine's figures of the requests that it was told to watch."""
+
+    output_processor: "_RememberingProcessor"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._cached_tokens: dict[str, int] = {}
-
-    async def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, **options: Any
-    ) -> AsyncGenerator[Any, None]:
-        outputs = super().generate(prompt, sampling_params, request_id, **options)
-        async with aclosing(outputs):
-            async for output in outputs:
-                if request_id in self._cached_tokens:
-                    self._cached_tokens[request_id] = output.num_cached_tokens or 0
-                yield output
+        self.output_processor = _RememberingProcessor.like(self.output_processor)
 
     def watch(self, request_ids: list[str]) -> None:
         """From before the request is sent until `forget`."""
-        self._cached_tokens.update(dict.fromkeys(request_ids, 0))
+        self.output_processor.watched.update((request_id, []) for request_id in request_ids)
+
+    def report(self, request_ids: list[str]) -> EngineReport:
+        """The figures of watched requests; engine requests without output yet count 0."""
+        return EngineReport(tuple(state.num_cached_tokens for state in self._states(request_ids)))
 
     def cached_tokens(self, request_ids: list[str]) -> int:
-        """The sum over watched requests; those without output yet count 0."""
-        return sum(self._cached_tokens[request_id] for request_id in request_ids)
+        """The sum over the prompts of watched requests; the first choice speaks for its prompt."""
+        watched = self.output_processor.watched
+        firsts = (watched[request_id][:1] for request_id in request_ids)
+        return sum(state.num_cached_tokens for states in firsts for state in states)
 
     def forget(self, request_ids: list[str]) -> None:
-        """A late output of a forgotten request leaves no trace."""
         for request_id in request_ids:
-            self._cached_tokens.pop(request_id, None)
+            self.output_processor.watched.pop(request_id, None)
+
+    def _states(self, request_ids: list[str]) -> Iterable[RequestState]:
+        watched = self.output_processor.watched
+        return (state for request_id in request_ids for state in watched[request_id])
+
+
+class _RememberingProcessor(OutputProcessor):  # type: ignore[misc]
+    """Keeps what vLLM knows of watched requests beyond their end, choices in their order."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.watched: dict[str, list[RequestState]] = {}
+
+    @classmethod
+    def like(cls, other: OutputProcessor) -> "_RememberingProcessor":
+        """In the place of `other`, which has not seen a request."""
+        return cls(
+            other.tokenizer,
+            log_stats=other.log_stats,
+            stream_interval=other.stream_interval,
+            tracing_enabled=other.tracing_enabled,
+            admission_stats=other.admission_stats,
+        )
+
+    def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().add_request(request, *args, **kwargs)
+        state = self.request_states[request.request_id]
+        watched = self.watched.get(state.external_req_id)
+        if watched is not None:
+            watched.append(state)
 
 
 def is_usage_event(event: str) -> bool:

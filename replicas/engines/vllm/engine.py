@@ -12,17 +12,17 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 
-from replicas.engines.protocol import EngineInfo, EngineRequest
-from replicas.engines.vllm import failures
+from replicas.engines.protocol import EngineInfo, EngineReport, EngineRequest
 from replicas.engines.vllm.arguments import HASH_ALGORITHM, vllm_arguments
 from replicas.engines.vllm.calls import engine_request_ids
 from replicas.engines.vllm.counting import CountingLLM
 from replicas.engines.vllm.event_sockets import EventSockets
+from replicas.engines.vllm.failures import translated
 from replicas.engines.vllm.health import StepClock
 from replicas.engines.vllm.openai_layer import OpenAiLayer
 from replicas.engines.vllm.warmup import warmup_requests
 from router.configuration import ModelConfig
-from router.core.errors import EngineDead
+from router.core.errors import EngineDead, RequestRejected, WarmpathError
 
 STOP_TIMEOUT_S = 10.0
 
@@ -37,9 +37,11 @@ class VllmEngine:
         self._llm: CountingLLM | None = None
         self._layer: OpenAiLayer | None = None
         self._sockets: EventSockets | None = None
+        self._is_stopped = False
 
     async def start(self) -> EngineInfo:
         """Takes 20 to 60 s for the tiny model on a CPU; raises `ConfigurationError`."""
+        self._is_stopped = False
         self._sockets = EventSockets()
         try:
             return await self._start(self._sockets)
@@ -50,19 +52,22 @@ class VllmEngine:
     async def _start(self, sockets: EventSockets) -> EngineInfo:
         events = sockets.config()
         arguments = await asyncio.to_thread(vllm_arguments, self._model, kv_events_config=events)
-        self._llm = await asyncio.to_thread(self._load, arguments)
-        self._layer = await OpenAiLayer.build(self._llm, arguments)
+        llm = await asyncio.to_thread(self._load, arguments)
+        self._layer = await OpenAiLayer.build(llm, arguments)
         for request in warmup_requests(self._model.name):
             await self._drain(request)
-        return self._info(self._llm, sockets)
+        return self._info(llm, sockets)
 
     def _load(self, arguments: Namespace) -> CountingLLM:
-        """Blocks until the weights are loaded."""
+        """Blocks until the weights are loaded; a thread, so `stop` may come meanwhile."""
         loggers = [self._steps.stat_logger]
         if self._exports_ray_metrics:
             loggers.append(RayPrometheusStatLogger)
         engine_args = AsyncEngineArgs.from_cli_args(arguments)
         llm: CountingLLM = CountingLLM.from_engine_args(engine_args, stat_loggers=loggers)
+        self._llm = llm
+        if self._is_stopped:
+            llm.shutdown(STOP_TIMEOUT_S)
         return llm
 
     def _info(self, llm: CountingLLM, sockets: EventSockets) -> EngineInfo:
@@ -77,7 +82,7 @@ class VllmEngine:
             kv_replay_endpoint=sockets.replay_endpoint,
         )
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[bytes, None]:
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[bytes | EngineReport, None]:
         llm, layer = self._running()
         if self.num_unfinished() == 0:
             self._steps.tick()
@@ -90,12 +95,13 @@ class VllmEngine:
                 async for part in answer:
                     yield part.encode()
             is_complete = True
+            yield llm.report(ids)
         except Exception as failure:  # the edge to vLLM, whose errors have many types
             if _cancels() > cancels:
                 raise asyncio.CancelledError from failure  # vLLM answers it like a bad request
-            if llm.errored:
-                raise EngineDead("the engine died") from failure
-            raise failures.translated(failure, request.request_id) from failure
+            error = _translated(llm, failure, request.request_id)
+            # Tracebacks of refusals would bring the client's words into logs.
+            raise error from None if isinstance(error, RequestRejected) else failure
         finally:
             llm.forget(ids)
             if not is_complete:
@@ -128,8 +134,11 @@ class VllmEngine:
             await asyncio.wait_for(llm.is_sleeping(), timeout_s)
         except TimeoutError as error:
             raise EngineDead(f"the engine has not answered for {timeout_s:g} s") from error
+        except EngineDeadError as error:
+            raise EngineDead("the engine died") from error
 
     async def stop(self) -> None:
+        self._is_stopped = True
         llm, self._llm, self._layer = self._llm, None, None
         if llm is not None:
             await _shut_down(llm)
@@ -149,6 +158,11 @@ async def _shut_down(llm: CountingLLM) -> None:
     if llm.output_handler is not None:
         llm.output_handler.cancel()
     await asyncio.to_thread(llm.shutdown, STOP_TIMEOUT_S)
+
+
+def _translated(llm: CountingLLM, failure: Exception, request_id: str) -> WarmpathError:
+    """A dead engine explains every failure; vLLM's own errors may hide it."""
+    return EngineDead("the engine died") if llm.errored else translated(failure, request_id)
 
 
 def _cancels() -> int:
