@@ -4,9 +4,9 @@ Neither looks up nor books: that is the selector's.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +16,9 @@ from router.core.ledger import LoadLedger
 from router.core.types import ReplicaId, Tier
 from router.decision import Decision, SelectRequest
 from router.explanations import Record
+from router.joint_overlap import JointOverlap
 from router.policies.base import Choice, Facts, RoutingPolicy
 from router.policies.registry import PolicySpec, make_policy
-
-
-class Overlap(Protocol):
-    """Leading blocks of one prompt by slot: `tiers` int32 [3, max_replicas], nested depths;
-    `speculative` int32 [max_replicas], at least row 0 of `tiers`."""
-
-    @property
-    def tiers(self) -> NDArray[np.int32]: ...
-
-    @property
-    def speculative(self) -> NDArray[np.int32]: ...
 
 
 @dataclass(slots=True)
@@ -43,8 +33,15 @@ class Chooser:
     """Policies in use, the least recently used leaving past `max_policies`, and their chance."""
 
     def __init__(
-        self, ledger: LoadLedger, rng: Random, *, max_alternatives: int, max_policies: int
+        self,
+        ledger: LoadLedger,
+        rng: Random,
+        applied_seq: Callable[[ReplicaId], int | None],
+        *,
+        max_alternatives: int,
+        max_policies: int,
     ) -> None:
+        self._applied_seq = applied_seq
         self._ledger = ledger
         self._rng = rng
         self._max_alternatives = max_alternatives
@@ -54,7 +51,7 @@ class Chooser:
     def choose(
         self,
         request: SelectRequest,
-        overlap: Overlap,
+        overlap: JointOverlap,
         slots: NDArray[np.int64],
         directory: Directory,
         now: float,
@@ -69,7 +66,7 @@ class Chooser:
         choice = seat.policy.choose(facts, self._rng)
         best = choice.ranked[: self._max_alternatives].tolist()
         ranked = tuple([directory.names[slot] for slot in best])
-        decision = _decision(request, overlap, choice, ranked)
+        decision = _decision(request, overlap, choice, ranked, self._applied_seq(ranked[0]))
         return Record(decision, request.tenant, request.policy, facts, choice, directory)
 
     def _seat(self, spec: PolicySpec) -> _Seat:
@@ -85,7 +82,7 @@ class Chooser:
     def _facts(
         self,
         request: SelectRequest,
-        overlap: Overlap,
+        overlap: JointOverlap,
         slots: NDArray[np.int64],
         turn: int,
         now: float,
@@ -111,7 +108,11 @@ class Chooser:
 
 
 def _decision(
-    request: SelectRequest, overlap: Overlap, choice: Choice, ranked: tuple[ReplicaId, ...]
+    request: SelectRequest,
+    overlap: JointOverlap,
+    choice: Choice,
+    ranked: tuple[ReplicaId, ...],
+    decided_seq: int | None,
 ) -> Decision:
     slot = int(choice.ranked[0])
     confirmed = int(overlap.tiers[Tier.GPU, slot])
@@ -130,4 +131,6 @@ def _decision(
         forecast_blocks=min(confirmed, reusable),
         uncached_tokens=request.prompt_tokens - held * request.block_size,
         reason=choice.reason,
+        chain_overlaps=tuple([int(part.tiers[Tier.GPU, slot]) for part in overlap.parts]),
+        decided_seq=decided_seq,
     )

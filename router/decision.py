@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ class SelectRequest:
     `hashes` uint64: the chain of its full blocks. After `expires_at`, on the clock of the call's
     `now`, nobody waits for the answer. `candidates`: the replicas to choose from, all if None.
     `reads_cache` is false where the engine will reuse nothing (prompt log-probabilities).
+    A request with several prompts has their chains one after the other in `hashes`, and in `chains`
+    the blocks of each; they all go to one replica.
     """
 
     booking_id: BookingId
@@ -32,6 +35,16 @@ class SelectRequest:
     candidates: tuple[ReplicaId, ...] | None = None
     excluded: tuple[ReplicaId, ...] = ()
     hints: Hints = NO_HINTS
+    chains: tuple[int, ...] = ()
+
+    def split_hashes(self) -> list[NDArray[np.uint64]]:
+        """The chain of each prompt; no copies."""
+        if not self.chains:
+            return [self.hashes]
+        ends = list(accumulate(self.chains))
+        return [
+            self.hashes[end - blocks : end] for blocks, end in zip(self.chains, ends, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +62,9 @@ class Decision:
 
     `ranked` begins with `replica_id` and is cut after the selector's `max_alternatives`.
     `forecast_blocks` are those that the engine is expected to report as cached;
-    `uncached_tokens` is what was booked, with speculative blocks taken as held.
+    `uncached_tokens` is what was booked, with speculative blocks taken as held. Of several prompts
+    these are sums, and `chain_overlaps` has the confirmed blocks of each. `decided_seq` is the
+    last event batch of the replica that the decision could know.
     """
 
     booking_id: BookingId
@@ -61,6 +76,8 @@ class Decision:
     forecast_blocks: int
     uncached_tokens: int
     reason: Reason
+    chain_overlaps: tuple[int, ...] = ()
+    decided_seq: int | None = None
 
 
 class RejectionCause(StrEnum):

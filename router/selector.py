@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router.candidates import Candidates, Members, Roster
-from router.chooser import Chooser, Overlap
+from router.chooser import Chooser
 from router.core.errors import ConfigurationError
 from router.core.ledger import Booking, LoadLedger
 from router.core.types import BookingId, ReplicaId, Slot
@@ -27,6 +27,7 @@ from router.decision import (
     SelectRequest,
 )
 from router.explanations import Explanations
+from router.joint_overlap import Overlap, joined
 
 Hashes = NDArray[np.uint64]
 
@@ -45,6 +46,8 @@ class PrefixIndex(Protocol):
     def sweep(self, now: float) -> object: ...
 
     def forget(self, replica_id: ReplicaId) -> object: ...
+
+    def applied_seq(self, replica_id: ReplicaId) -> int | None: ...
 
 
 @dataclass(slots=True)
@@ -86,7 +89,11 @@ class Selector:
         self._decisions: OrderedDict[BookingId, Decision] = OrderedDict()
         self._explanations = Explanations()
         self._chooser = Chooser(
-            ledger, rng, max_alternatives=max_alternatives, max_policies=max_policies
+            ledger,
+            rng,
+            index.applied_seq,
+            max_alternatives=max_alternatives,
+            max_policies=max_policies,
         )
 
     def select(self, requests: Sequence[SelectRequest], now: float) -> list[Outcome]:
@@ -171,7 +178,7 @@ class Selector:
         if not len(slots):
             self.counters.no_replica += 1
             return Rejection(request.booking_id, RejectionCause.NO_REPLICA)
-        overlap = self._index.overlaps(request.hashes)
+        overlap = joined([self._index.overlaps(chain) for chain in request.split_hashes()])
         try:
             record = self._chooser.choose(request, overlap, slots, candidates.directory, now)
         except ConfigurationError:
@@ -195,7 +202,12 @@ class Selector:
             request.lease_s,
         )
         self.announce(booking, now)
-        missing = request.hashes[decision.overlap_blocks :]
+        # A booking expects the blocks of one chain; of its other prompts the events will tell.
+        chain, held = max(
+            zip(request.split_hashes(), decision.chain_overlaps, strict=True),
+            key=lambda item: len(item[0]) - item[1],
+        )
+        missing = chain[held:]
         if len(missing):
             expires_at = now + self._speculative_ttl_s
             self._index.speculate(request.booking_id, slot, missing, expires_at)

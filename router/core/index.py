@@ -138,6 +138,11 @@ class BlockIndex:
         """The objects that hold each leading block, up to the first that no store holds."""
         return self._stores.find(hashes.tolist()) if len(self._stores) else []
 
+    def applied_seq(self, replica_id: ReplicaId) -> int | None:
+        """The last of the replica's batches that is in here; None where there is none yet."""
+        stream = self._streams.by_replica.get(replica_id)
+        return stream.next_seq - 1 if stream is not None and stream.next_seq else None
+
     def divergence(self, hashes: Hashes) -> Divergence:
         """Up to where any replica holds a prompt, and which ones do."""
         return self._reports.divergence(hashes)

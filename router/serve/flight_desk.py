@@ -114,6 +114,8 @@ def _requests(flight: Flight) -> Iterator[SelectRequest]:
         end = start + selection.blocks
         if end > len(hashes) or not 0 <= selection.profile < len(specs):
             raise ValueError("a flight has fewer hashes or profiles than its selections use")
+        if selection.chains and sum(selection.chains) != selection.blocks:
+            raise ValueError("the chains of a selection are not its blocks")
         yield _request(selection, hashes[start:end], specs[selection.profile])
         start = end
 
@@ -132,6 +134,7 @@ def _request(selection: Selection, hashes: NDArray[np.uint64], spec: PolicySpec)
         _replica_ids(selection.candidates) if selection.candidates is not None else None,
         _replica_ids(selection.excluded),
         Hints(selection.output_tokens, selection.session_hint),
+        selection.chains,
     )
 
 
@@ -151,4 +154,6 @@ def _answer(outcome: Selected, doubt: str) -> Answer:
         outcome.forecast_blocks,
         outcome.uncached_tokens,
         tuple((block.position, block.store_id, block.key) for block in outcome.load_blocks),
+        outcome.chain_overlaps,
+        outcome.decided_seq,
     )

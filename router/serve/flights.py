@@ -26,7 +26,8 @@ class RoutingRequest:
 
     `hashes` are those of its full blocks, packed little-endian u64. `candidates`: the replicas to
     choose from, all that are known if None; `excluded` ones have just failed this request.
-    `reads_cache` is false where the engine will reuse nothing (prompt log-probabilities).
+    `reads_cache` is false where the engine will reuse nothing (prompt log-probabilities). Of a
+    request with several prompts `hashes` has all chains in a row and `chains` the blocks of each.
     """
 
     hashes: bytes
@@ -38,6 +39,7 @@ class RoutingRequest:
     candidates: tuple[ReplicaId, ...] | None = None
     excluded: tuple[ReplicaId, ...] = ()
     hints: Hints = NO_HINTS
+    chains: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +124,5 @@ def _selection(item: Booked, expires_at: float, lease_s: float, profile: int) ->
         request.excluded,
         request.hints.expected_output_tokens,
         request.hints.session_hint,
+        request.chains,
     )

@@ -31,7 +31,8 @@ class Route:
 
     Blocks are counted from the prompt's start: `overlap_blocks` confirmed, `speculative_blocks`
     counting those on their way there too, `forecast_blocks` expected not to be computed.
-    `is_fallback`: decided here, without the index.
+    `chain_overlaps` are the confirmed blocks of each prompt, `decided_seq` the last event batch of
+    the replica that the decision could know. `is_fallback`: decided here, without the index.
     """
 
     booking_id: BookingId
@@ -42,6 +43,8 @@ class Route:
     forecast_blocks: int = 0
     load_blocks: tuple[LoadBlock, ...] = ()
     is_fallback: bool = False
+    chain_overlaps: tuple[int, ...] = ()
+    decided_seq: int | None = None
 
     @property
     def replica_id(self) -> ReplicaId | None:
@@ -70,6 +73,8 @@ class IndexClient:
     async def select(self, request: RoutingRequest) -> Route:
         """A route within one deadline, whatever the state of the index. Books the request."""
         if self._link.is_broken:
+            # A caller that asks again and again must not keep the probe from the event loop.
+            await asyncio.sleep(0)
             return self._decide_locally(request, Cause.BREAKER_OPEN)
         booked = Booked(self._new_id(), request)
         try:
@@ -169,4 +174,6 @@ def _route(booking_id: BookingId, answer: Answer) -> Route:
         answer.speculative_blocks,
         answer.forecast_blocks,
         tuple(LoadBlock(*block) for block in answer.load_blocks),
+        chain_overlaps=answer.chain_overlaps,
+        decided_seq=answer.decided_seq,
     )

@@ -36,7 +36,8 @@ class Selection(Message, frozen=True):
     """One prompt that wants a replica; see `router.decision.SelectRequest`.
 
     `expires_at` is on the actor's clock: after it nobody waits for the answer any more. `blocks`
-    is the prompt's share of the flight's `hashes`; `profile` an index into its `profiles`.
+    is the prompt's share of the flight's `hashes`; `profile` an index into its `profiles`. `chains`
+    parts `blocks` into those of each prompt, where there are several.
     """
 
     booking_id: int
@@ -52,6 +53,7 @@ class Selection(Message, frozen=True):
     excluded: tuple[str, ...]
     output_tokens: int | None
     session_hint: str | None
+    chains: tuple[int, ...] = ()
 
 
 class Announcement(Message, frozen=True):
@@ -110,6 +112,8 @@ class Answer(Message, frozen=True):
     forecast_blocks: int = 0
     uncached_tokens: int = 0
     load_blocks: tuple[tuple[int, str, bytes], ...] = ()
+    chain_overlaps: tuple[int, ...] = ()
+    decided_seq: int | None = None
 
 
 class Landing(Message, frozen=True):

@@ -73,6 +73,9 @@ class NaiveIndex:
     def forget(self, replica_id: ReplicaId) -> None:
         self.held[self.slots.pop(replica_id)].clear()
 
+    def applied_seq(self, replica_id: ReplicaId) -> None:
+        """Nothing here comes in batches."""
+
     def _promised(self, slot: int) -> set[int]:
         return {h for owner, hashes, _ in self.promised.values() if owner == slot for h in hashes}
 
@@ -565,3 +568,24 @@ def test_a_replica_that_joins_gets_its_share_of_a_shared_system_prompt(new_world
     world.add_replica()
     loads = run_stream(world, 100, in_flight=16)
     assert loads[ReplicaId("R4")] >= 0.5 * 100 / 5, loads
+
+
+def test_prompts_of_one_request_go_to_one_replica_each_with_its_own_overlap(
+    new_world: NewWorld,
+) -> None:
+    world = new_world(4)
+    world.hold("R2", *LONG)
+    world.hold("R2", 7)
+    decision = world.select(world.request(7, 8, *LONG, 9, chains=(2, len(LONG), 0, 1)))
+    assert decision.replica_id == "R2"
+    assert decision.chain_overlaps == (1, len(LONG), 0, 0)
+    assert decision.overlap_blocks == 1 + len(LONG)
+    assert decision.uncached_tokens == 2 * BLOCK_SIZE + 5
+
+
+def test_a_decision_says_which_batch_of_its_replica_it_could_know() -> None:
+    world = World(RealIndex(), 1)
+    assert world.select(world.request(1, 2)).decided_seq is None
+    world.hold("R0", 1)
+    world.hold("R0", 2)
+    assert world.select(world.request(1, 2)).decided_seq == 1

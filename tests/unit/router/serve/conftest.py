@@ -40,6 +40,8 @@ class EmptyIndex:
 
     def forget(self, replica_id: ReplicaId) -> None: ...
 
+    def applied_seq(self, replica_id: ReplicaId) -> None: ...
+
 
 class LocalIndex:
     """Answers flights like the actor does. `stall` holds answers back, `is_down` refuses calls."""
