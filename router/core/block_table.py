@@ -5,7 +5,7 @@ small overflow area behind the buckets. Nothing is rehashed or grown after const
 a position in the table, its *place* a chain segment and an offset in it, packed into one number.
 """
 
-from dataclasses import dataclass
+import struct
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,7 @@ BUCKET_LANES = 8
 OFFSET_BITS = 32
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
-
-@dataclass(frozen=True, slots=True)
-class Insertion:
-    """The lanes of some hashes; those at the positions `fresh` were inserted.
-
-    Equal hashes share a lane; `has_doubles` says that fresh ones did. A lane is `ABSENT` where a
-    full table refused the hash, which `has_refusals` says.
-    """
-
-    lanes: Lanes
-    fresh: NDArray[np.int64]
-    has_doubles: bool
-    has_refusals: bool
+_ROW = struct.Struct(f"={BUCKET_LANES}Q")
 
 
 class BlockTable:
@@ -57,8 +45,10 @@ class BlockTable:
         self._keys[:BUCKET_LANES] = 1
         self._rows = self._keys[: self._bucket_lanes].reshape(buckets, BUCKET_LANES)
         self._key_view = self._keys.data
+        self._key_bytes = self._key_view.cast("B")
         self._overflow: dict[int, int] = {}
-        self._overflow_free = list(range(self.total_lanes - 1, self._bucket_lanes - 1, -1))
+        self._overflow_end = self._bucket_lanes
+        self._overflow_free: list[int] = []
         self._overflowed = np.zeros(buckets, np.uint16)
         self.places = np.zeros(self.total_lanes + 1, np.int64)
         self.place_view = self.places.data
@@ -68,7 +58,7 @@ class BlockTable:
     def find_one(self, key: int) -> int | None:
         """The lane of one hash; the cheap way when few hashes are asked for."""
         base = (key & self._mask) << 3
-        row = self._key_view[base : base + BUCKET_LANES].tolist()
+        row = _ROW.unpack_from(self._key_bytes, base << 3)
         if key in row:
             return base + row.index(key)
         return self._overflow.get(key) if self._overflow else None
@@ -78,17 +68,35 @@ class BlockTable:
         buckets = (keys & self._mask_u64).view(np.int64)
         return self._match(keys, buckets, self._rows.take(buckets, axis=0))
 
-    def find_or_insert(self, keys: Hashes) -> Insertion:
-        """The lane of every hash, inserting those that are not there."""
+    def insert_one(self, key: int) -> int | None:
+        """The lane of a hash that is not there yet; none where a full table refuses it."""
+        base = (key & self._mask) << 3
+        row = _ROW.unpack_from(self._key_bytes, base << 3)
+        lane = base + row.index(0) if 0 in row else self._take_overflow(key)
+        if lane is not None:
+            self._key_view[lane] = key
+            self.occupied += 1
+        return lane
+
+    def find_or_insert(self, keys: Hashes) -> tuple[Lanes, NDArray[np.int64]]:
+        """The lane of every hash, and the positions of those that were not there.
+
+        `ABSENT` where a full table refused one. Equal hashes share a lane; where fresh ones do,
+        `occupied` has counted each, and the caller takes the surplus off with `discount`.
+        """
         buckets = (keys & self._mask_u64).view(np.int64)
         rows = self._rows.take(buckets, axis=0)
         lanes = self._match(keys, buckets, rows)
         fresh = (lanes < 0).nonzero()[0]
         if fresh.size == keys.size:
-            return self._inserted(keys, buckets, rows, lanes, fresh)
+            return self._take_lanes(keys, buckets, rows), fresh
         if fresh.size:
-            return self._inserted(keys[fresh], buckets[fresh], rows[fresh], lanes, fresh)
-        return Insertion(lanes, fresh, False, False)
+            lanes[fresh] = self._take_lanes(keys[fresh], buckets[fresh], rows[fresh])
+        return lanes, fresh
+
+    def discount(self, surplus: int) -> None:
+        """Takes off `occupied` what was counted twice."""
+        self.occupied -= surplus
 
     def release(self, lanes: Lanes) -> None:
         """Empties distinct occupied lanes."""
@@ -129,48 +137,43 @@ class BlockTable:
             if key in self._overflow:
                 lanes[at] = self._overflow[key]
 
-    def _inserted(
-        self,
-        keys: Hashes,
-        buckets: Lanes,
-        rows: NDArray[np.uint64],
-        lanes: Lanes,
-        fresh: NDArray[np.int64],
-    ) -> Insertion:
-        taken = self._take_lanes(keys, buckets, rows)
-        order = np.arange(taken.size)
-        self.places[taken] = order
-        doubles = taken.size - int(np.count_nonzero(self.places[taken] == order))
-        absent = int(np.count_nonzero(taken < 0))
-        lanes[fresh] = taken
-        self.occupied += taken.size - doubles - min(absent, 1)
-        self.refused += absent
-        return Insertion(lanes, fresh, doubles > 0, absent > 0)
-
     def _take_lanes(self, keys: Hashes, buckets: Lanes, rows: NDArray[np.uint64]) -> Lanes:
         """Several keys may want one lane: all write, those who read themselves back have won."""
         free = _first_free(rows)
         wanted = (buckets << 3) + free
         is_full = free == BUCKET_LANES
-        if is_full.any():
-            full = is_full.nonzero()[0]
-            wanted[full] = self._take_overflow(keys[full].tolist())
+        if np.count_nonzero(is_full):
+            self._take_overflow_lanes(keys, is_full.nonzero()[0], wanted)
         self._keys[wanted] = keys
+        self.occupied += keys.size
         lost = (self._keys[wanted] != keys).nonzero()[0]
         if lost.size and (lost := lost[wanted[lost] >= 0]).size:
+            self.occupied -= lost.size
             again, losers = buckets[lost], keys[lost]
             wanted[lost] = self._take_lanes(losers, again, self._rows.take(again, axis=0))
         return wanted
 
-    def _take_overflow(self, keys: list[int]) -> list[int]:
-        lanes = []
-        for key in keys:
-            lane = self._overflow.get(key)
-            if lane is None and self._overflow_free:
-                lane = self._overflow[key] = self._overflow_free.pop()
-                self._overflowed[key & self._mask] += 1
-            lanes.append(ABSENT if lane is None else lane)
-        return lanes
+    def _take_overflow_lanes(self, keys: Hashes, full: NDArray[np.int64], wanted: Lanes) -> None:
+        for at in full.tolist():
+            lane = self._take_overflow(int(keys[at]))
+            if lane is None:
+                self.occupied -= 1
+            wanted[at] = ABSENT if lane is None else lane
+
+    def _take_overflow(self, key: int) -> int | None:
+        lane = self._overflow.get(key)
+        if lane is not None:
+            return lane
+        if self._overflow_free:
+            lane = self._overflow_free.pop()
+        elif self._overflow_end < self.total_lanes:
+            lane, self._overflow_end = self._overflow_end, self._overflow_end + 1
+        else:
+            self.refused += 1
+            return None
+        self._overflow[key] = lane
+        self._overflowed[key & self._mask] += 1
+        return lane
 
     def _release_overflow(self, lanes: Lanes) -> None:
         for lane, key in zip(lanes.tolist(), self._keys[lanes].tolist(), strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 from router.core.block_table import OFFSET_BITS, OFFSET_MASK, Hashes, Lanes
 from router.core.chain_map import DEAD, ChainMap, State, runs_of
 from router.core.holder_sets import EMPTY
-from router.core.segments import NO_SEGMENT
+from router.core.segments import MAX_SEGMENT_BLOCKS, NO_SEGMENT
 
 Change = Callable[[int, int], State]
 """From (holder set, owner set) to the same after the change."""
@@ -19,8 +19,8 @@ Change = Callable[[int, int], State]
 MAX_EDIT_BLOCKS = 2048
 """Blocks of a run that are better placed in one call: room is made between calls."""
 
-_MAX_SEGMENT_BLOCKS = 4096
 _MAX_JUMPS = 8
+_FEW_BLOCKS = 4
 
 
 class ChainEditor:
@@ -50,8 +50,11 @@ class ChainEditor:
             self._apply(tail, change)
             touched.append(tail)
             at += length
-        if at < total:
-            touched += self._place_each(hashes[at:], touched[-1] if touched else NO_SEGMENT, change)
+        rest, tail = total - at, touched[-1] if touched else NO_SEGMENT
+        if rest > _FEW_BLOCKS:
+            touched += self._place_each(hashes[at:], tail, change)
+        elif rest:
+            touched += self._place_few(keys[at:].tolist(), tail, change)
         self._chains.touch(touched)
 
     def alter(self, hashes: Hashes, change: Change) -> int:
@@ -99,19 +102,33 @@ class ChainEditor:
         self._chains.claims.link(owners, own)
         return own
 
+    def _place_few(self, keys: list[int], tail: int, change: Change) -> list[int]:
+        """As `_place_each`, cheaper for few blocks."""
+        placed = []
+        for key in keys:
+            lane = self._table.find_one(key)
+            if lane is not None:
+                tail = self._alter_lane(lane, change)
+            elif (lane := self._table.insert_one(key)) is not None:
+                place = self._grow(1, tail, change)
+                self._table.place_view[lane] = place
+                tail = place >> OFFSET_BITS
+            else:
+                tail = NO_SEGMENT
+                continue
+            placed.append(tail)
+        return placed
+
     def _place_each(self, hashes: Hashes, tail: int, change: Change) -> list[int]:
         """As `place`, block by block; returns the segments in the order of the run."""
-        found = self._table.find_or_insert(hashes)
-        lanes, fresh = found.lanes, found.fresh
-        if found.has_doubles or found.has_refusals:
-            return self._place_loose(lanes, fresh, change)
-        if fresh.size == lanes.size:
+        lanes, fresh = self._table.find_or_insert(hashes)
+        if fresh.size == lanes.size and lanes.min() >= 0:
             return [self._append(lanes, tail, change)]
+        ordered = np.sort(lanes)
+        if ordered[0] < 0 or (ordered[1:] == ordered[:-1]).any():
+            return self._place_loose(lanes, fresh, change)
         places = self._table.places[lanes]
         places[fresh] = fresh  # As if in `NO_SEGMENT`, at offsets that follow one another.
-        ordered = np.sort(places)
-        if (ordered[1:] == ordered[:-1]).any():
-            return self._place_loose(lanes, fresh, change)
         placed = []
         for start, stop in runs_of(places):
             piece, first = lanes[start:stop], int(places[start])
@@ -126,19 +143,31 @@ class ChainEditor:
         return placed
 
     def _append(self, lanes: Lanes, tail: int, change: Change) -> int:
-        """Gives inserted blocks a segment, the one before them where it has the same state."""
-        count, state = lanes.size, change(*DEAD)
+        """Gives inserted blocks a segment; should some be given twice, one that has holes."""
+        count = lanes.size
+        first = self._grow(count, tail, change)
+        segment, places = first >> OFFSET_BITS, np.arange(first, first + count)
+        self._table.places[lanes] = places
+        surplus = int(np.count_nonzero(self._table.places[lanes] != places))
+        if surplus:
+            self._chains.shrink_by(segment, surplus)
+            self._table.discount(surplus)
+        return segment
+
+    def _grow(self, count: int, tail: int, change: Change) -> int:
+        """The first of `count` places for new blocks: after those of the segment before them where
+        that has the same state, else in a segment of their own."""
+        state = change(*DEAD)
         if self._may_extend(tail, state, count):
-            self._write_places(lanes, tail, self._fields.last[tail] + 1)
+            first = self._fields.last[tail] + 1
             self._fields.extend(tail, count)
             self._chains.sets.count(state[0], count)
-            return tail
+            return (tail << OFFSET_BITS) + first
         segment = self._fields.allocate(0, count)
-        self._write_places(lanes, segment, 0)
         self._chains.sets.count(EMPTY, count)
         self._chains.dead_blocks += count
         self._chains.set_state(segment, state)
-        return segment
+        return segment << OFFSET_BITS
 
     def _write_places(self, lanes: Lanes | None, segment: int, first: int) -> None:
         if lanes is not None:
@@ -150,8 +179,8 @@ class ChainEditor:
             tail != NO_SEGMENT
             and state != DEAD
             and self._chains.state(tail) == state
-            and self._fields.is_whole(tail)
-            and self._fields.count[tail] + count <= _MAX_SEGMENT_BLOCKS
+            and self._fields.count[tail] + count <= MAX_SEGMENT_BLOCKS
+            and bool(self._fields.is_whole[tail])
         )
 
     def _joined(self, tail: int, segment: int, lanes: Lanes) -> int:
@@ -170,17 +199,25 @@ class ChainEditor:
 
         Every block becomes a segment of its own, so that nothing is concluded from its neighbours.
         """
-        inserted = set(lanes[fresh].tolist())
+        inserted = [lane for lane in lanes[fresh].tolist() if lane >= 0]
+        unplaced = set(inserted)
+        self._table.discount(len(inserted) - len(unplaced))
         placed = []
         for lane in np.unique(lanes[lanes >= 0]).tolist():
-            one = np.array([lane])
-            if lane in inserted:
-                placed.append(self._append(one, NO_SEGMENT, change))
-                continue
-            place = self._table.place_view[lane]
-            placed.append(self._carve(place >> OFFSET_BITS, place & OFFSET_MASK, 1, one))
-            self._apply(placed[-1], change)
+            if lane in unplaced:
+                place = self._grow(1, NO_SEGMENT, change)
+                self._table.place_view[lane] = place
+                placed.append(place >> OFFSET_BITS)
+            else:
+                placed.append(self._alter_lane(lane, change))
         return placed
+
+    def _alter_lane(self, lane: int, change: Change) -> int:
+        """Applies a change to one block; returns the segment that has it and no other."""
+        place = self._table.place_view[lane]
+        own = self._carve(place >> OFFSET_BITS, place & OFFSET_MASK, 1, np.array([lane]))
+        self._apply(own, change)
+        return own
 
     def _drop(self, segment: int, lanes: Lanes) -> None:
         self._table.release(lanes)

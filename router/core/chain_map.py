@@ -109,6 +109,12 @@ class ChainMap:
             self.set_state(segment, (EMPTY, fields.owners[segment]))
         self.sets.free(emptied)
 
+    def shrink_by(self, segment: int, count: int) -> None:
+        """Notes that a segment has so many blocks less than it was given, and a hole."""
+        self.sets.count(self.segments.holders[segment], -count)
+        self.dead_blocks -= count * self.is_dead(segment)
+        self.segments.thin(segment, count)
+
     def forget_dead(self, count: int) -> None:
         """Notes that so many dead blocks have left the table."""
         self.sets.count(EMPTY, -count)
@@ -120,27 +126,33 @@ class ChainMap:
         None where the block is unknown; length 0 where the segment has holes, so that nothing can
         be said about more than one block without reading each.
         """
-        table, fields = self.table, self.segments
-        lane = table.find_one(keys[at])
+        lane = self.table.find_one(keys[at])
         if lane is None:
             return None
-        place = table.place_view[lane]
+        place = self.table.place_view[lane]
         segment, offset = place >> OFFSET_BITS, place & OFFSET_MASK
-        reach = min(total - at, fields.last[segment] - offset + 1)
-        if reach == 1:
-            return segment, offset, 1
-        if not fields.is_whole(segment):
-            return segment, offset, 0
-        if self._lies_at(keys[at + reach - 1], place + reach - 1):
-            return segment, offset, reach
-        low, high = 1, reach - 1
+        reach = min(total - at, self.segments.last[segment] - offset + 1)
+        if reach > 1:
+            if not self.segments.is_whole[segment]:
+                return segment, offset, 0
+            reach = self._agreeing(keys, at, place, reach)
+        return segment, offset, reach
+
+    def _agreeing(self, keys: memoryview, at: int, place: int, most: int) -> int:
+        """How many blocks of a prompt follow one another from a place on, at least 1.
+
+        Two blocks that lie as far apart in the segment as in the prompt prove all between them.
+        """
+        find, places = self.table.find_one, self.table.place_view
+        low, high, step = 1, most, most
         while low < high:
-            middle = (low + high + 1) // 2
-            if self._lies_at(keys[at + middle - 1], place + middle - 1):
-                low = middle
+            lane = find(keys[at + step - 1])
+            if lane is not None and places[lane] == place + step - 1:
+                low = step
             else:
-                high = middle - 1
-        return segment, offset, low
+                high = step - 1
+            step = (low + high + 1) // 2
+        return low
 
     def segment_ending_with(self, block_hash: int) -> int:
         """The segment whose last block this is, `NO_SEGMENT` where it ends none."""
@@ -150,10 +162,6 @@ class ChainMap:
         place = self.table.place_view[lane]
         segment = place >> OFFSET_BITS
         return segment if self.segments.last[segment] == place & OFFSET_MASK else NO_SEGMENT
-
-    def _lies_at(self, key: int, place: int) -> bool:
-        lane = self.table.find_one(key)
-        return lane is not None and self.table.place_view[lane] == place
 
     def _scan(self, hashes: Hashes) -> list[Piece]:
         """As `walk`, reading every block."""

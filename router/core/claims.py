@@ -39,6 +39,7 @@ class Claims:
         self._members: list[frozenset[BookingId]] = [frozenset()]
         self._carriers = [0]
         self._interned: dict[frozenset[BookingId], int] = {frozenset(): NO_OWNERS}
+        self._indicators: dict[int, NDArray[np.int32]] = {}
         self._free: list[int] = []
         self._lapses: LapseQueue[BookingId] = LapseQueue()
 
@@ -97,11 +98,17 @@ class Claims:
         if not self._carriers[number]:
             del self._interned[self._members[number]]
             self._members[number] = frozenset()
+            self._indicators.pop(number, None)
             self._free.append(number)
 
     def indicator(self, number: int) -> NDArray[np.int32]:
-        """Shape [replicas], 1 where a booking of that replica is among the owners."""
-        return unpack(self.masks[number])[: self._replicas].astype(np.int32)
+        """Shape [replicas], 1 where a booking of that replica is among the owners. Not to be
+        written."""
+        cached = self._indicators.get(number)
+        if cached is None:
+            cached = unpack(self.masks[number])[: self._replicas].astype(np.int32)
+            self._indicators[number] = cached
+        return cached
 
     def members(self, number: int) -> frozenset[BookingId]:
         return self._members[number]

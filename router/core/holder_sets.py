@@ -14,10 +14,12 @@ from router.core.types import Slot, Tier
 EMPTY = 0
 """The number of the set without holders."""
 
+Indicator = NDArray[np.int32]
+
 _TIERS = len(Tier)
 _U64 = (1 << 64) - 1
 _MAX_CACHED_MOVES = 16_384
-_MAX_CACHED_INDICATORS = 1_024
+_MAX_CACHED_STANDINGS = 1_024
 _COLLECTED_AT_ONCE = 4_096
 
 
@@ -50,7 +52,7 @@ class HolderSets:
         self._weights = rng.integers(0, 1 << 63, shape, np.uint64) * np.uint64(2) + np.uint64(1)
         self._interned: dict[int, int] = {0: EMPTY}
         self._moves: dict[tuple[int, int, int, bool], int] = {}
-        self._indicators: dict[int, NDArray[np.int32]] = {}
+        self._standing: dict[tuple[int, ...], list[Indicator]] = {}
         self._free: list[int] = []
         self._next = 1
         self._collect_from = 1
@@ -74,18 +76,20 @@ class HolderSets:
         """Notes that `blocks` more blocks carry the set (fewer, where negative)."""
         self._block_view[number] += blocks
 
-    def indicator(self, number: int) -> NDArray[np.int32]:
-        """Shape [tiers, replicas], 1 where the slot holds at that tier or a faster one.
+    def standing(self, numbers: tuple[int, ...]) -> list[Indicator]:
+        """Who holds the first set's blocks, who the first two sets' both, and so on.
 
-        The array is shared: not to be written.
+        Shape [tiers, replicas] each, 1 where the slot does at that tier or a faster one. The
+        arrays are shared: not to be written.
         """
-        cached = self._indicators.get(number)
+        cached = self._standing.get(numbers)
         if cached is None:
-            if len(self._indicators) >= _MAX_CACHED_INDICATORS:
-                self._indicators.clear()
-            nested = unpack(np.bitwise_or.accumulate(self.rows[number], axis=0))
-            cached = nested[:, : self._replicas].astype(np.int32)
-            self._indicators[number] = cached
+            if len(self._standing) >= _MAX_CACHED_STANDINGS:
+                self._standing.clear()
+            nested = np.bitwise_or.accumulate(self.rows[list(numbers)], axis=1)
+            alive = unpack(np.bitwise_and.accumulate(nested, axis=0))
+            cached = list(alive[:, :, : self._replicas].astype(np.int32))
+            self._standing[numbers] = cached
         return cached
 
     def blocks_of(self, column: int, tier: Tier) -> int:
@@ -105,7 +109,7 @@ class HolderSets:
     def clear_column(self, column: int, tiers: Sequence[Tier]) -> list[int]:
         """Removes the column from every set on these tiers. O(sets).
 
-        Returns the sets that have no holder left: their blocks are to be moved, then they are freed.
+        Returns the sets without a holder left: their blocks are to be moved, then they are freed.
         """
         numbers = self._holding(column, tiers)
         keep = np.uint64(~(1 << (column & 63)) & _U64)
@@ -184,7 +188,7 @@ class HolderSets:
             self._forget_digest(number)
         self._free.extend(chosen.tolist())
         self._moves.clear()
-        self._indicators.clear()
+        self._standing.clear()
 
     def _holding(self, column: int, tiers: Sequence[Tier]) -> NDArray[np.int64]:
         words = self.rows[: self._next, list(tiers), column >> 6]
@@ -200,7 +204,7 @@ class HolderSets:
         for number in numbers.tolist():
             self._interned.setdefault(self._digest_view[number], number)
         self._moves.clear()
-        self._indicators.clear()
+        self._standing.clear()
         emptied: list[int] = numbers[~rows.any(axis=(1, 2))].tolist()
         return emptied
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from router.core.chain_map import ChainMap, Piece
 from router.core.claims import NO_OWNERS
 from router.core.holder_sets import unpack
+from router.core.segments import MAX_SEGMENT_BLOCKS
 from router.core.types import Tier
 
 Depths = NDArray[np.int32]
@@ -40,6 +41,8 @@ class OverlapReader:
         self._sets = chains.sets
         self._claims = chains.claims
         self._slots = max_replicas
+        # Multiplying by an array saves numpy the conversion of the number, half of the time.
+        self._lengths = [np.array(n, np.int32) for n in range(MAX_SEGMENT_BLOCKS + 1)]
         nothing = np.zeros((len(Tier), max_replicas), np.int32)
         nothing.flags.writeable = False
         self._nothing = Overlap(nothing, nothing[0])
@@ -52,27 +55,26 @@ class OverlapReader:
         return self._read_few(pieces)
 
     def _read_few(self, pieces: Sequence[Piece]) -> Overlap:
-        length, segment = pieces[0]
-        held = self._sets.indicator(self._holders[segment])
-        tiers = held * length
-        if len(pieces) > 1:
-            for length, segment in pieces[1:]:
-                held = held & self._sets.indicator(self._holders[segment])
-                tiers += held * length
-        return Overlap(tiers, self._speculative(pieces, tiers[0]))
+        lengths, holders, owners = self._lengths, self._holders, self._owners
+        alive = self._sets.standing(tuple([holders[segment] for _, segment in pieces]))
+        tiers = alive[0] * lengths[pieces[0][0]]
+        for held, (length, _) in zip(alive[1:], pieces[1:], strict=True):
+            tiers += held * lengths[length]
+        for _, segment in pieces:
+            if owners[segment] != NO_OWNERS:
+                return Overlap(tiers, self._speculative(pieces))
+        return Overlap(tiers, tiers[Tier.GPU])
 
-    def _speculative(self, pieces: Sequence[Piece], confirmed: Depths) -> Depths:
-        owners = self._owners
-        if all(owners[segment] == NO_OWNERS for _, segment in pieces):
-            return confirmed
+    def _speculative(self, pieces: Sequence[Piece]) -> Depths:
         depths = np.zeros(self._slots, np.int32)
         expected: Depths | None = None
         for length, segment in pieces:
-            here = self._sets.indicator(self._holders[segment])[Tier.GPU]
-            if owners[segment] != NO_OWNERS:
-                here = here | self._claims.indicator(owners[segment])
-            expected = here if expected is None else expected & here
-            depths += expected * length
+            here = self._sets.standing((self._holders[segment],))[0][Tier.GPU]
+            owners = self._owners[segment]
+            if owners != NO_OWNERS:
+                here = here | self._claims.indicator(owners)
+            expected = here if expected is None else here & expected
+            depths += expected * self._lengths[length]
         return depths
 
     def _read_many(self, pieces: Sequence[Piece]) -> Overlap:

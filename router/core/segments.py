@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 NO_SEGMENT = 0
 """The number that no segment has."""
 
+MAX_SEGMENT_BLOCKS = 4096
+
 
 class SegmentTable:
     """Fields of every segment, by its number. At most one segment per lane of the block table.
 
     `holders` and `owners` number a holder set and an owner set; `first` and `last` bound the
-    offsets of its blocks, `count` says how many there are, `stamp` when it was last used. The same
-    memory serves scalar reads (these attributes) and vector reads (`*_array`).
+    offsets of its blocks, `count` says how many there are, `is_whole` whether that is all between
+    the bounds, `stamp` when it was last used. The same memory serves scalar reads (these
+    attributes) and vector reads (`*_array`).
     """
 
     def __init__(self, max_segments: int) -> None:
@@ -33,6 +36,7 @@ class SegmentTable:
         self.stamp = self.stamp_array.data
         self.first = self._first_array.data
         self.last = self._last_array.data
+        self.is_whole = np.ones(max_segments + 1, np.bool_).data
         self.end = 1
         self._free: list[int] = []
 
@@ -48,6 +52,7 @@ class SegmentTable:
         self.last[number] = first + count - 1
         self.count[number] = count
         self.holders[number] = self.owners[number] = 0
+        self.is_whole[number] = True
         self.stamp[number] = 0
         return number
 
@@ -61,23 +66,18 @@ class SegmentTable:
 
         Blocks taken from the middle leave a hole: the bounds stay and `is_whole` turns false.
         """
-        self.count[number] -= count
-        if not self.count[number]:
-            self._free.append(number)
-        elif first == self.first[number]:
+        if first == self.first[number]:
             self.first[number] = first + count
         elif first + count - 1 == self.last[number]:
             self.last[number] = first - 1
+        self.thin(number, count)
 
     def thin(self, number: int, count: int) -> None:
         """Takes out `count` blocks from anywhere; frees the segment when none stay."""
-        self.count[number] -= count
-        if not self.count[number]:
+        left = self.count[number] = self.count[number] - count
+        self.is_whole[number] = left == self.last[number] - self.first[number] + 1
+        if not left:
             self._free.append(number)
-
-    def is_whole(self, number: int) -> bool:
-        """Whether every offset between the bounds has its block."""
-        return self.count[number] == self.last[number] - self.first[number] + 1
 
     def live(self) -> NDArray[np.int64]:
         """The numbers of all segments that have blocks. O(segments)."""
