@@ -76,7 +76,7 @@ def describe(status: ServeStatus) -> str:
 
 
 def _reasons(application: ApplicationStatusOverview) -> list[str]:
-    """What Serve says of the application and of each deployment; an engine's own words come last."""
+    """What Serve says of the application and of each deployment, the latest words of each."""
     overviews = application.deployments.values()
     messages = [application.message, *(overview.message for overview in overviews)]
     return [message[-MAX_REASON_CHARACTERS:] for message in messages if message]
