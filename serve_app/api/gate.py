@@ -27,10 +27,10 @@ class Gate:
     keys: KeyRing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            return await self.app(scope, receive, send)
+        if scope["type"] == "websocket":
+            return await send({"type": "websocket.close"})
         if scope["type"] != "http":
-            raise RuntimeError("only HTTP is served")
+            return await self.app(scope, receive, send)
         try:
             headers = Headers(scope=scope)
             is_open = path_of(scope) in OPEN_PATHS

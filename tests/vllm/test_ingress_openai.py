@@ -111,6 +111,8 @@ def test_a_named_tool_is_called_with_arguments_of_its_schema(openai: OpenAI) -> 
         tool_choice={"type": "function", "function": {"name": "weather"}},
         max_tokens=200,
         temperature=0,
+        stop=["</tool_call>"],  # a random model would go on calling
+        extra_body={"include_stop_str_in_output": True},
     )
     (call,) = answer.choices[0].message.tool_calls
     assert call.function.name == "weather"

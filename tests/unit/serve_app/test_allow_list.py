@@ -1,7 +1,10 @@
 """Rules for fields: complete against vLLM's models, and each does what it says."""
 
+from pathlib import Path
+
 import pytest
 
+import serve_app
 from router.core.errors import InvalidRequest
 from serve_app.allow_list import ALLOW_LIST, ApiRoute, Rule, allow
 
@@ -52,6 +55,14 @@ def test_only_passed_fields_reach_the_engine(route: ApiRoute) -> None:
     kept = allow(route, harmless).body.keys()
     passing = {n for n, rule in ALLOW_LIST[route].items() if rule in (Rule.PASS, Rule.CHECK)}
     assert kept - {"store"} == passing
+
+
+def test_the_readme_explains_every_field_that_does_not_just_pass() -> None:
+    readme = Path(serve_app.__file__).with_name("README.md").read_text()
+    special = {
+        name for rules in ALLOW_LIST.values() for name, rule in rules.items() if rule != Rule.PASS
+    }
+    assert {name for name in special if f"`{name}`" not in readme} == set()
 
 
 def test_a_field_without_a_rule_is_dropped() -> None:
