@@ -38,7 +38,8 @@ class LLMServer:
         engine = await self._running()
         async with aclosing(engine.generate(request)) as answer:
             async for part in answer:
-                yield part
+                if isinstance(part, bytes):
+                    yield part
 
     async def check_health(self) -> None:
         """Serve's hook: raises when this replica must be replaced."""

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 
-from replicas.engines.protocol import EngineInfo, EngineRequest
+from replicas.engines.protocol import EngineInfo, EngineReport, EngineRequest
 from replicas.engines.sim_faults import FaultKind, FaultScript, SimFault
 from replicas.engines.sim_inflight import Inflight
 from replicas.engines.sim_publisher import SimEventPublisher
@@ -69,11 +69,12 @@ class SimEngine:
             kv_replay_endpoint=publisher.replay_endpoint,
         )
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[bytes, None]:
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[bytes | EngineReport, None]:
         inflight = self._admit(request)
         try:
             while (part := await inflight.take()) is not None:
                 yield part
+            yield inflight.generation.report()
         finally:
             self._release(inflight)
 

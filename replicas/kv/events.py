@@ -95,8 +95,12 @@ _ARRAY = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
 
 @dataclass(frozen=True, slots=True)
 class EngineBatch:
-    """What one step of the engine changed; `skipped` events could not be read."""
+    """What one step of the engine changed; `skipped` events could not be read.
 
+    `at_s` is when the engine published it, in seconds since the epoch on its machine's clock.
+    """
+
+    at_s: float
     events: tuple[KVEvent, ...]
     data_parallel_rank: int
     skipped: int
@@ -110,7 +114,7 @@ def decode_engine_batch(payload: bytes) -> EngineBatch:
         raise MalformedMessage(f"not a KV event batch: {error}") from error
     events = [event for raw in batch.events if (event := _decoded(raw)) is not None]
     rank = batch.data_parallel_rank or 0
-    return EngineBatch(tuple(events), rank, len(batch.events) - len(events))
+    return EngineBatch(batch.ts, tuple(events), rank, len(batch.events) - len(events))
 
 
 def engine_hash(value: WireHash) -> EngineBlockHash:

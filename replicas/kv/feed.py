@@ -6,7 +6,7 @@ vLLM numbers its batches from 0 in each process and drops those that a subscribe
 from dataclasses import dataclass
 from enum import StrEnum
 
-from replicas.kv.events import KVEvent
+from replicas.kv.events import EngineBatch
 from replicas.kv.mirror import Mirror
 
 _MAX_HELD_BATCHES = 10_000
@@ -15,6 +15,7 @@ _MAX_HELD_BATCHES = 10_000
 class Arrival(StrEnum):
     """What became of a batch. `HELD`: an earlier one is missing, see `EngineFeed.missing_from`.
 
+    `DUPLICATE`: it had been applied before, or had been given up as lost.
     `RESTARTED`: the numbers began anew, so the engine did; what it held has been dropped.
     """
 
@@ -40,28 +41,39 @@ class EngineFeed:
         self.counters = FeedCounters()
         self._mirror = mirror
         self._next_seq = 0
-        self._held: dict[int, tuple[KVEvent, ...]] = {}
+        self._last_at_s = 0.0
+        self._held: dict[int, EngineBatch] = {}
+
+    @property
+    def next_seq(self) -> int:
+        """The number of the next batch to apply."""
+        return self._next_seq
 
     @property
     def missing_from(self) -> int | None:
         """The first missing number while later batches are held: from there replay is wanted."""
         return self._next_seq if self._held else None
 
-    def live(self, seq: int, events: tuple[KVEvent, ...]) -> Arrival:
-        """A batch as it was published. A number that was passed before means a restart."""
-        if seq < self._next_seq:
-            self.counters.restarts += 1
-            self._held.clear()
-            self._mirror.lose()
-            self._mirror.is_partial = seq > 0
-            self._next_seq = seq
-            self._apply(events)
-            return Arrival.RESTARTED
-        return self._take(seq, events)
+    def live(self, seq: int, batch: EngineBatch) -> Arrival:
+        """A batch as it was published, under a number that was passed before if it is late.
 
-    def replayed(self, seq: int, events: tuple[KVEvent, ...]) -> Arrival:
+        One that is also newer than the last one applied comes from an engine that restarted.
+        """
+        if seq >= self._next_seq:
+            return self._take(seq, batch)
+        if batch.at_s <= self._last_at_s:
+            return Arrival.DUPLICATE
+        self.counters.restarts += 1
+        self._held.clear()
+        self._mirror.lose()
+        self._mirror.is_partial = seq > 0
+        self._next_seq = seq
+        self._apply(batch)
+        return Arrival.RESTARTED
+
+    def replayed(self, seq: int, batch: EngineBatch) -> Arrival:
         """A batch out of the engine's replay buffer, which may hold what was applied before."""
-        return Arrival.DUPLICATE if seq < self._next_seq else self._take(seq, events)
+        return Arrival.DUPLICATE if seq < self._next_seq else self._take(seq, batch)
 
     def replay_ended(self) -> bool:
         """The replay has given all it had; true where the gap is filled.
@@ -77,25 +89,23 @@ class EngineFeed:
         self._drain()
         return False
 
-    def _take(self, seq: int, events: tuple[KVEvent, ...]) -> Arrival:
+    def _take(self, seq: int, batch: EngineBatch) -> Arrival:
         if seq == self._next_seq:
-            self._apply(events)
+            self._apply(batch)
             self._drain()
             return Arrival.APPLIED
         if not self._held:
             self.counters.gaps += 1
-        self._held[seq] = events
+        self._held[seq] = batch
         if len(self._held) > _MAX_HELD_BATCHES:
             self.replay_ended()
         return Arrival.HELD
 
-    def _apply(self, events: tuple[KVEvent, ...]) -> None:
-        self._mirror.apply(events)
+    def _apply(self, batch: EngineBatch) -> None:
+        self._mirror.apply(batch.events, batch.at_s)
+        self._last_at_s = batch.at_s
         self._next_seq += 1
 
     def _drain(self) -> None:
-        while self._held:
-            events = self._held.pop(self._next_seq, None)
-            if events is None:
-                return
-            self._apply(events)
+        while (batch := self._held.pop(self._next_seq, None)) is not None:
+            self._apply(batch)

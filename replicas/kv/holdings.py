@@ -1,36 +1,45 @@
 """Copies of blocks by tier, and what changed in net since it was last told. Pure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from router.core.events import NO_PARENT, RemovedBlocks, StoredRun
 from router.core.types import Tier
 
+OnChange = Callable[[int, Tier, bool], None]
+"""Told of a block's first copy on a tier (true) and of its last one gone (false)."""
+
+
+def _ignore(block_hash: int, tier: Tier, is_held: bool) -> None:
+    pass
+
 
 class Holdings:
     """How many copies of each block hash lie on each tier; a block is held while there is one."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: OnChange = _ignore) -> None:
+        self._on_change = on_change
         self._copies: tuple[dict[int, int], ...] = tuple({} for _ in Tier)
         self._parents: dict[int, int] = {}
-        # Of every block touched since the last report: was it held on that tier back then?
-        self._was_held: dict[tuple[int, Tier], bool] = {}
+        # Blocks of which the last report, told now, would say something else.
+        self._changed: dict[tuple[int, Tier], None] = {}
         self._cleared: set[Tier] = set()
 
     def __len__(self) -> int:
         return len(self._parents)
 
-    def __contains__(self, block_hash: int) -> bool:
+    def __contains__(self, block_hash: object) -> bool:
         return block_hash in self._parents
 
     def add(self, block_hash: int, parent: int, tier: Tier) -> None:
         """One copy more."""
         copies = self._copies[tier]
         count = copies.get(block_hash, 0)
-        self._was_held.setdefault((block_hash, tier), count > 0)
         copies[block_hash] = count + 1
         self._parents[block_hash] = parent
+        if not count:
+            self._turn(block_hash, tier, is_held=True)
 
     def add_copy(self, block_hash: int, tier: Tier) -> None:
         """One copy more of a block that is held already, on whatever tier."""
@@ -42,57 +51,59 @@ class Holdings:
         count = copies.get(block_hash, 0)
         if not count:
             return False
-        self._was_held.setdefault((block_hash, tier), True)
         if count > 1:
             copies[block_hash] = count - 1
         else:
             del copies[block_hash]
+            self._turn(block_hash, tier, is_held=False)
             self._forget_gone(block_hash)
         return True
 
     def clear(self, tiers: Sequence[Tier]) -> None:
         """No copy is left on these tiers. O(blocks)."""
         self._cleared.update(tiers)
-        self._was_held = {
-            (block_hash, tier): was
-            for (block_hash, tier), was in self._was_held.items()
-            if tier not in tiers
-        }
+        self._changed = {key: None for key in self._changed if key[1] not in tiers}
         for tier in tiers:
             gone = list(self._copies[tier])
             self._copies[tier].clear()
             for block_hash in gone:
+                self._on_change(block_hash, tier, False)
                 self._forget_gone(block_hash)
 
     @property
     def has_changes(self) -> bool:
-        return bool(self._was_held or self._cleared)
+        return bool(self._changed or self._cleared)
 
     def take_changes(
         self, max_blocks: int
     ) -> tuple[tuple[Tier, ...], tuple[RemovedBlocks, ...], tuple[StoredRun, ...]]:
-        """The net changes of at most `max_blocks` touched blocks, oldest touch first."""
+        """The net changes of at most `max_blocks` blocks, oldest first."""
         cleared, self._cleared = tuple(sorted(self._cleared)), set()
-        touched = list(self._was_held)[:max_blocks]
         stored: tuple[list[int], ...] = tuple([] for _ in Tier)
         removed: tuple[list[int], ...] = tuple([] for _ in Tier)
-        for block_hash, tier in touched:
-            was, now = self._was_held.pop((block_hash, tier)), block_hash in self._copies[tier]
-            if now and not was:
-                stored[tier].append(block_hash)
-            elif was and not now:
-                removed[tier].append(block_hash)
+        for block_hash, tier in list(self._changed)[:max_blocks]:
+            del self._changed[block_hash, tier]
+            is_held = block_hash in self._copies[tier]
+            (stored if is_held else removed)[tier].append(block_hash)
         runs = [run for tier in Tier for run in self._runs(tier, stored[tier], max_blocks)]
         groups = [RemovedBlocks(tier, _packed(removed[tier])) for tier in Tier if removed[tier]]
         return cleared, tuple(groups), tuple(runs)
 
-    def take_all(self, max_run_blocks: int) -> Iterator[StoredRun]:
-        """All that is held; changes until now need not be told any more."""
-        self._was_held.clear()
+    def take_all(self, chunk_blocks: int) -> list[tuple[StoredRun, ...]]:
+        """All that is held, in at least one chunk; changes until now need not be told any more."""
+        self._changed.clear()
         self._cleared.clear()
-        held = [(tier, list(self._copies[tier])) for tier in Tier]
-        for tier, hashes in held:
-            yield from self._runs(tier, hashes, max_run_blocks)
+        runs = (run for tier in Tier for run in self._runs(tier, self._copies[tier], chunk_blocks))
+        return list(_grouped(runs, chunk_blocks)) or [()]
+
+    def _turn(self, block_hash: int, tier: Tier, *, is_held: bool) -> None:
+        """What turns back needs no telling; so this is bounded while nobody takes changes."""
+        key = block_hash, tier
+        if key in self._changed:
+            del self._changed[key]
+        else:
+            self._changed[key] = None
+        self._on_change(block_hash, tier, is_held)
 
     def _runs(self, tier: Tier, hashes: Iterable[int], longest: int) -> Iterator[StoredRun]:
         """Cuts held blocks into runs in which each block's parent is the one before it."""
@@ -116,3 +127,17 @@ class Holdings:
 
 def _packed(hashes: list[int]) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
     return np.array(hashes, np.uint64)
+
+
+def _grouped(runs: Iterable[StoredRun], max_blocks: int) -> Iterator[tuple[StoredRun, ...]]:
+    """Runs of at most `max_blocks` blocks each, in groups of at most as many."""
+    group: list[StoredRun] = []
+    blocks = 0
+    for run in runs:
+        if group and blocks + len(run.hashes) > max_blocks:
+            yield tuple(group)
+            group, blocks = [], 0
+        group.append(run)
+        blocks += len(run.hashes)
+    if group:
+        yield tuple(group)

@@ -7,11 +7,12 @@ block stays claimed until the cache is cleared.
 """
 
 from array import array
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from replicas.kv.chain_keys import AdapterKeys, typed_keys, unversioned_adapter
+from replicas.kv.engine_names import EngineNames
+from replicas.kv.event_log import EventLog
 from replicas.kv.events import (
     AllBlocksCleared,
     BlockRemoved,
@@ -23,12 +24,11 @@ from replicas.kv.events import (
 from replicas.kv.groups import AttentionGroups
 from replicas.kv.holdings import Holdings
 from router.core.errors import BlockSizeMismatch
-from router.core.events import NO_PARENT, EventBatch, SnapshotChunk, StoredRun
+from router.core.events import NO_PARENT, EventBatch, SnapshotChunk
 from router.core.hashing import chain_root, extend_chain
-from router.core.types import EngineBlockHash, Incarnation, ReplicaId, Tier
+from router.core.types import Incarnation, ReplicaId, Tier
 
 _TIERS = {None: Tier.GPU, "GPU": Tier.GPU, "CPU": Tier.CPU, "STORAGE": Tier.STORAGE}
-_MAX_GHOSTS = 65_536
 
 
 @dataclass(slots=True)
@@ -42,6 +42,7 @@ class MirrorCounters:
     malformed: int = 0
     unknown_parent: int = 0
     unknown_blocks: int = 0
+    before_reset: int = 0
 
 
 class Mirror:
@@ -58,6 +59,7 @@ class Mirror:
         incarnation: Incarnation,
         block_size: int,
         adapter_keys: AdapterKeys = unversioned_adapter,
+        log: EventLog | None = None,
     ) -> None:
         self.counters = MirrorCounters()
         self.is_partial = False
@@ -66,63 +68,89 @@ class Mirror:
         self._block_size = block_size
         self._adapter_keys = adapter_keys
         self._groups = AttentionGroups()
-        self._holdings = Holdings()
-        self._hashes: dict[EngineBlockHash, int] = {}
-        # A child, or the copy on a slower tier, may name a block that has just gone.
-        self._ghosts: OrderedDict[EngineBlockHash, int] = OrderedDict()
+        self._log = EventLog() if log is None else log
+        self._holdings = Holdings(self._log.note)
+        self._names = EngineNames()
         self._next_seq = 0
+        self._clears_to_come = 0
 
     def __len__(self) -> int:
         """Distinct blocks held on any tier."""
         return len(self._holdings)
+
+    def __contains__(self, block_hash: int) -> bool:
+        return block_hash in self._holdings
 
     @property
     def has_changes(self) -> bool:
         """Whether the next batch would say anything."""
         return self._holdings.has_changes
 
-    def apply(self, events: Iterable[KVEvent]) -> None:
-        """Applies one engine batch. O(tokens).
+    def apply(self, events: Iterable[KVEvent], at_s: float = 0.0) -> None:
+        """Applies one engine batch, published at `at_s`. O(tokens).
 
         Raises `BlockSizeMismatch` where the engine's blocks are not of the configured size: no
         lookup would ever match, so the replica must not serve.
         """
+        self._log.now_s = at_s
         for event in events:
             match event:
+                case AllBlocksCleared():
+                    self._clear_all()
+                case _ if self._clears_to_come:
+                    self.counters.before_reset += 1
                 case BlockStored():
                     self._store(event)
                 case BlockRemoved():
                     self._remove(event)
-                case AllBlocksCleared():
-                    self.clear(Tier.GPU)
-                    self.is_partial = False
-                    self.counters.applied += 1
 
     def clear(self, *tiers: Tier) -> None:
         """No copy is left on these tiers. O(blocks)."""
         self._holdings.clear(tiers)
-        for name in [name for name, h in self._hashes.items() if h not in self._holdings]:
-            self._bury(name)
+        self._names.bury_all_but(self._holdings)
+
+    def reset(self, at_s: float = 0.0) -> None:
+        """The engine has dropped its cache and will say so only with its next step.
+
+        What it tells until then is older than that.
+        """
+        self._log.now_s = at_s
+        self.clear(Tier.GPU)
+        self.is_partial = False
+        self._clears_to_come += 1
 
     def lose(self) -> None:
         """Events were missed for good: nothing is certain any more, so nothing is claimed."""
         self.clear(*Tier)
         self.is_partial = True
+        self._clears_to_come = 0
 
     def next_batch(self, max_blocks: int) -> EventBatch:
         """The net changes since the batch before, of at most `max_blocks` blocks; may be empty."""
         cleared, removed, stored = self._holdings.take_changes(max_blocks)
         seq, self._next_seq = self._next_seq, self._next_seq + 1
-        return EventBatch(self._replica_id, self._incarnation, seq, stored, removed, cleared)
+        batch = EventBatch(self._replica_id, self._incarnation, seq, stored, removed, cleared)
+        self._log.note_batch(batch)
+        return batch
 
     def snapshot(self, chunk_blocks: int) -> list[SnapshotChunk]:
-        """All that is held, as of the last batch given out; batches go on from there. O(blocks)."""
-        parts = list(_grouped(self._holdings.take_all(chunk_blocks), chunk_blocks)) or [()]
+        """All that is held; takes a number of its own, from which batches go on. O(blocks)."""
+        parts = self._holdings.take_all(chunk_blocks)
+        seq, self._next_seq = self._next_seq, self._next_seq + 1
+        self._log.note_snapshot(seq)
         last = len(parts) - 1
-        head = self._replica_id, self._incarnation, self._next_seq - 1
+        head = self._replica_id, self._incarnation, seq
         return [
             SnapshotChunk(*head, index, index == last, part) for index, part in enumerate(parts)
         ]
+
+    def _clear_all(self) -> None:
+        self.counters.applied += 1
+        if self._clears_to_come:
+            self._clears_to_come -= 1
+            return
+        self.clear(Tier.GPU)
+        self.is_partial = False
 
     def _store(self, event: BlockStored) -> None:
         self._groups.learn(event.group_idx, event.kv_cache_spec_kind)
@@ -152,7 +180,7 @@ class Mirror:
         start = parent or chain_root(self._block_size, keys.chain)
         hashes = extend_chain(start, tokens, self._block_size, keys.blocks)
         for wire, block_hash in zip(event.block_hashes, hashes, strict=True):
-            self._name(engine_hash(wire), block_hash)
+            self._names.name(engine_hash(wire), block_hash)
             self._holdings.add(block_hash, parent, tier)
             parent = block_hash
         self.counters.applied += 1
@@ -160,15 +188,13 @@ class Mirror:
     def _store_known(self, wires: Iterable[WireHash], tier: Tier) -> None:
         """Blocks without their tokens: copies of blocks that the engine announced before."""
         for wire in wires:
-            name = engine_hash(wire)
-            block_hash = self._hashes.get(name)
-            if block_hash is not None:
-                self._holdings.add_copy(block_hash, tier)
-            elif name in self._ghosts:
-                self._name(name, self._ghosts[name])
-                self._holdings.add(self._hashes[name], NO_PARENT, tier)
-            else:
+            block_hash = self._names.revived(engine_hash(wire))
+            if block_hash is None:
                 self.counters.unknown_blocks += 1
+            elif block_hash in self._holdings:
+                self._holdings.add_copy(block_hash, tier)
+            else:
+                self._holdings.add(block_hash, NO_PARENT, tier)
         self.counters.applied += 1
 
     def _remove(self, event: BlockRemoved) -> None:
@@ -177,11 +203,11 @@ class Mirror:
             return
         for wire in event.block_hashes:
             name = engine_hash(wire)
-            block_hash = self._hashes.get(name)
+            block_hash = self._names.held(name)
             if block_hash is None or not self._holdings.remove(block_hash, tier):
                 self.counters.unknown_blocks += 1
             elif block_hash not in self._holdings:
-                self._bury(name)
+                self._names.bury(name)
         self.counters.applied += 1
 
     def _tier(self, event: BlockStored | BlockRemoved) -> Tier | None:
@@ -198,19 +224,7 @@ class Mirror:
 
     def _parent(self, wire: WireHash | None) -> int | None:
         """The parent's hash, `NO_PARENT` at the root, None where it was never announced."""
-        if wire is None:
-            return NO_PARENT
-        name = engine_hash(wire)
-        return self._hashes.get(name) or self._ghosts.get(name)
-
-    def _name(self, name: EngineBlockHash, block_hash: int) -> None:
-        self._hashes[name] = block_hash
-        self._ghosts.pop(name, None)
-
-    def _bury(self, name: EngineBlockHash) -> None:
-        self._ghosts[name] = self._hashes.pop(name)
-        if len(self._ghosts) > _MAX_GHOSTS:
-            self._ghosts.popitem(last=False)
+        return NO_PARENT if wire is None else self._names.known(engine_hash(wire))
 
 
 def _packed_tokens(token_ids: tuple[int, ...]) -> bytes | None:
@@ -218,17 +232,3 @@ def _packed_tokens(token_ids: tuple[int, ...]) -> bytes | None:
         return array("I", token_ids).tobytes()
     except (OverflowError, TypeError):
         return None
-
-
-def _grouped(runs: Iterable[StoredRun], max_blocks: int) -> Iterator[tuple[StoredRun, ...]]:
-    """Runs of at most `max_blocks` blocks each, in groups of at most as many."""
-    group: list[StoredRun] = []
-    blocks = 0
-    for run in runs:
-        if group and blocks + len(run.hashes) > max_blocks:
-            yield tuple(group)
-            group, blocks = [], 0
-        group.append(run)
-        blocks += len(run.hashes)
-    if group:
-        yield tuple(group)

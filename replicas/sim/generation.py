@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from replicas.engines.protocol import EngineRequest, Route
+from replicas.engines.protocol import EngineReport, EngineRequest, Route
 from replicas.sim.answers import Answer, Delta, Usage
 from replicas.sim.chain import HashChain
 from replicas.sim.chat import ChatAnswer
@@ -69,6 +69,10 @@ class Generation:
         if self._is_stream:
             return self._answer.closing(self._usage())
         return self._answer.document(self._said, self._usage())
+
+    def report(self) -> EngineReport:
+        """What was found in the cache for each choice, in their order."""
+        return EngineReport(tuple(choice.sequence.cached_tokens or 0 for choice in self._choices))
 
     def _opening(self) -> bytes:
         if self._is_open:

@@ -13,7 +13,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from replicas.engines.protocol import Engine, EngineInfo, EngineRequest, Route
+from replicas.engines.protocol import Engine, EngineInfo, EngineReport, EngineRequest, Route
 
 END_OF_REPLAY = b"\xff" * 8
 _numbers = count()
@@ -75,8 +75,20 @@ def texts(answer: dict[str, Any]) -> list[str]:
 
 
 async def collect(engine: Engine, request: EngineRequest) -> list[bytes]:
-    async with aclosing(engine.generate(request)) as parts:
-        return [part async for part in parts]
+    """The answer's bytes, after which exactly one report must follow."""
+    parts, _ = await collect_with_report(engine, request)
+    return parts
+
+
+async def collect_with_report(
+    engine: Engine, request: EngineRequest
+) -> tuple[list[bytes], EngineReport]:
+    async with aclosing(engine.generate(request)) as items:
+        *parts, report = [item async for item in items]
+    assert isinstance(report, EngineReport)
+    answer = [part for part in parts if isinstance(part, bytes)]
+    assert len(answer) == len(parts)
+    return answer, report
 
 
 @dataclass(frozen=True, slots=True)

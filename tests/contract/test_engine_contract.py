@@ -18,6 +18,7 @@ from tests.contract.engine_client import (
     EngineClient,
     cached_tokens,
     collect,
+    collect_with_report,
     fresh_prompt,
     make_request,
     stored_runs,
@@ -337,6 +338,60 @@ async def test_answers_are_reused_as_part_of_the_next_prompt(client: EngineClien
     assert stored[:BLOCK_SIZE] == prompt
     answer = await client.ask([*stored, *fresh_prompt(5)])
     assert cached_tokens(answer) == len(stored) == 2 * BLOCK_SIZE
+
+
+# --- reports ------------------------------------------------------------------------------------
+
+STREAMED = pytest.mark.parametrize("is_stream", [True, False], ids=["streamed", "whole"])
+
+
+async def reported(client: EngineClient, *prompts: list[int], **options: Any) -> tuple[int, ...]:
+    """Cached tokens of each engine request."""
+    _, report = await collect_with_report(client.engine, make_request(*prompts, **options))
+    return report.cached_tokens
+
+
+@STREAMED
+@pytest.mark.parametrize("route", Route)
+async def test_a_report_follows_every_complete_answer(
+    client: EngineClient, route: Route, is_stream: bool
+) -> None:
+    prompt = fresh_prompt(2 * BLOCK_SIZE + 1)
+    options: dict[str, Any] = {"route": route, "is_stream": is_stream}
+    assert await reported(client, prompt, **options) == (0,)
+    assert await reported(client, prompt, **options) == (2 * BLOCK_SIZE,)
+
+
+@STREAMED
+async def test_a_report_tells_the_prompts_of_a_list_apart(
+    client: EngineClient, is_stream: bool
+) -> None:
+    known, other = fresh_prompt(BLOCK_SIZE + 1), fresh_prompt(3 * BLOCK_SIZE)
+    await client.ask(known)
+    longer = known[:BLOCK_SIZE] + fresh_prompt(40)
+    figures = await reported(client, other, longer, known, is_stream=is_stream)
+    assert figures == (0, BLOCK_SIZE, BLOCK_SIZE)
+
+
+@STREAMED
+@pytest.mark.parametrize("max_tokens", [1, 20])
+async def test_a_report_has_one_figure_for_each_choice(
+    client: EngineClient, is_stream: bool, max_tokens: int
+) -> None:
+    """The first choice computes the prompt, its siblings find all of it but the last token."""
+    prompts = [fresh_prompt(2 * BLOCK_SIZE + 7), fresh_prompt(2 * BLOCK_SIZE)]
+    options: dict[str, Any] = {"n": 3, "temperature": 1, "max_tokens": max_tokens}
+    figures = await reported(client, *prompts, is_stream=is_stream, **options)
+    full, aligned = 2 * BLOCK_SIZE, BLOCK_SIZE
+    assert figures == (0, full, full, 0, aligned, aligned)
+
+
+async def test_a_refused_request_has_no_report(client: EngineClient) -> None:
+    items = client.engine.generate(make_request(fresh_prompt(10), temperature="hot"))
+    with pytest.raises(RequestRejected):
+        await anext(items)
+    with pytest.raises(StopAsyncIteration):
+        await anext(items)
 
 
 async def test_a_salt_keeps_caches_apart(client: EngineClient) -> None:

@@ -46,7 +46,7 @@ class CountingLLM(AsyncLLM):
         return (state for request_id in request_ids for state in watched[request_id])
 
 
-class _RememberingProcessor(OutputProcessor):  # type: ignore[misc]
+class _RememberingProcessor(OutputProcessor):
     """Keeps what vLLM knows of watched requests beyond their end, choices in their order."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

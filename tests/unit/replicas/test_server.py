@@ -19,7 +19,7 @@ def server(**sim: Any) -> LLMServer:
 
 
 async def collect(replica: LLMServer, request: EngineRequest) -> list[bytes]:
-    return [part async for part in replica.generate(request)]
+    return [item async for item in replica.generate(request) if isinstance(item, bytes)]
 
 
 async def test_metadata_describes_the_engine_as_plain_data() -> None:

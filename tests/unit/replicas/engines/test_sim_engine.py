@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from replicas.engines.protocol import EngineRequest
+from replicas.engines.protocol import EngineReport, EngineRequest
 from replicas.engines.sim import SimEngine
 from replicas.engines.sim_faults import FaultKind, SimFault
 from router.configuration import SimConfig
 from router.core.errors import ConfigurationError, EngineDead, EngineError
+from tests.contract.engine_client import collect
 from tests.unit.replicas.sim.requests import make_request
 
 CONFIG = SimConfig(
@@ -34,8 +35,7 @@ async def engine() -> AsyncIterator[SimEngine]:
 
 
 async def read(engine: SimEngine, request: EngineRequest) -> list[bytes]:
-    async with aclosing(engine.generate(request)) as parts:
-        return [part async for part in parts]
+    return await collect(engine, request)
 
 
 def streamed(max_tokens: int) -> EngineRequest:
@@ -66,6 +66,7 @@ async def test_what_was_said_before_a_failure_still_arrives(engine: SimEngine) -
     with pytest.raises(EngineError) as failure:
         async with aclosing(engine.generate(streamed(50))) as parts:
             async for part in parts:
+                assert isinstance(part, bytes)
                 said.append(part)
     assert b"".join(said).count(b"data: ") == 3
     assert not isinstance(failure.value, EngineDead)
@@ -122,6 +123,8 @@ async def test_a_slow_reader_gets_what_piled_up_in_one_item(engine: SimEngine) -
         first = await anext(parts)
         while engine.num_unfinished():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        rest = [part async for part in parts]
-    assert len(rest) == 1
-    assert (first + rest[0]).count(b"data: ") == 6
+        rest, report = [part async for part in parts]
+    assert isinstance(first, bytes)
+    assert isinstance(rest, bytes)
+    assert (first + rest).count(b"data: ") == 6
+    assert report == EngineReport((0,))

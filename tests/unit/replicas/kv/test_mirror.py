@@ -259,7 +259,7 @@ def test_a_snapshot_tells_everything_and_batches_go_on_after_it() -> None:
 
 def test_an_empty_mirror_has_an_empty_snapshot() -> None:
     chunks = new_mirror().snapshot(10)
-    assert [(chunk.seq, chunk.is_last, chunk.blocks) for chunk in chunks] == [(-1, True, 0)]
+    assert [(chunk.seq, chunk.is_last, chunk.blocks) for chunk in chunks] == [(0, True, 0)]
 
 
 PROMPTS = ("abcdef", "abcxyz", "abq", "mno")
