@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from replicas.deployment import build_deployment
@@ -32,7 +34,8 @@ class Caller:
         return method.remote(request)
 
     async def answer(self, request: EngineRequest, is_grpc: bool) -> list[bytes]:
-        return [part async for part in self._generate(request, is_grpc=is_grpc)]
+        items = self._generate(request, is_grpc=is_grpc)
+        return [item async for item in items if isinstance(item, bytes)]
 
     async def refusal(self, request: EngineRequest, is_grpc: bool) -> dict[str, Any]:
         """What an ingress learns of a failure, by the types and attributes that it uses."""
@@ -105,3 +108,28 @@ def test_abandoned_streams_free_the_engine_within_a_second(caller: Any, is_grpc:
     request = make_request(fresh_prompt(40), is_stream=True, max_tokens=5000)
     assert caller.seconds_until_idle.remote(request, is_grpc).result() < 1
     assert caller.reset.remote().result()
+
+
+@pytest.mark.slow
+def test_a_replica_whose_engine_died_is_replaced(caller: Any) -> None:
+    request = make_request(fresh_prompt(40))
+    caller.answer.remote(request, False).result()
+    (engine,) = _engine_processes()
+    engine.kill()
+    refusal = caller.refusal.remote(request, False).result()
+    assert refusal["kind"].endswith("(EngineDead)")
+    deadline_s = time.monotonic() + 150
+    while caller.refusal.remote(make_request(fresh_prompt(40)), False).result():
+        assert time.monotonic() < deadline_s
+        time.sleep(1)
+    (successor,) = _engine_processes()
+    assert successor.pid != engine.pid
+
+
+def _engine_processes() -> list[psutil.Process]:
+    """Of the replicas of this test's own Ray."""
+    return [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.name().startswith("VLLM::EngineCor")
+    ]
