@@ -1,7 +1,7 @@
-"""Changes to chains: runs of blocks enter, change their state, split off their segment or leave.
+"""Changes to chains: runs of blocks enter, change their holders, split off their segment or leave.
 
-A change is a pure function from a segment's state to its next state; this module finds the segments
-that it concerns and splits those that it concerns in part.
+A change is a pure function from a segment's holder set to its next one; this module finds the
+segments that it concerns and splits those that it concerns in part.
 """
 
 from collections.abc import Callable
@@ -9,12 +9,12 @@ from collections.abc import Callable
 import numpy as np
 
 from router.core.block_table import OFFSET_BITS, OFFSET_MASK, Hashes, Lanes
-from router.core.chain_map import DEAD, ChainMap, State, runs_of
+from router.core.chain_map import ChainMap, runs_of
 from router.core.holder_sets import EMPTY
 from router.core.segments import MAX_SEGMENT_BLOCKS, NO_SEGMENT
 
-Change = Callable[[int, int], State]
-"""From (holder set, owner set) to the same after the change."""
+Change = Callable[[int], int]
+"""From a holder set to the one after the change."""
 
 MAX_EDIT_BLOCKS = 2048
 """Blocks of a run that are better placed in one call: room is made between calls."""
@@ -60,7 +60,7 @@ class ChainEditor:
     def alter(self, hashes: Hashes, change: Change) -> int:
         """Applies a change to those blocks that are known; returns how many are.
 
-        Blocks that nobody holds or expects any more leave at once.
+        Blocks that nobody holds any more leave at once.
         """
         lanes = self._table.find(hashes)
         lanes = lanes[lanes >= 0]
@@ -74,12 +74,12 @@ class ChainEditor:
             piece, first = lanes[start:stop], int(places[start])
             own = self._carve(first >> OFFSET_BITS, first & OFFSET_MASK, stop - start, piece)
             self._apply(own, change)
-            if self._chains.is_dead(own):
+            if self._fields.holders[own] == EMPTY:
                 self._drop(own, piece)
         return int(lanes.size)
 
     def _apply(self, segment: int, change: Change) -> None:
-        self._chains.set_state(segment, change(*self._chains.state(segment)))
+        self._chains.set_holders(segment, change(self._fields.holders[segment]))
 
     def _lanes_of_part(self, segment: int, hashes: Hashes) -> Lanes | None:
         """The lanes of these blocks, unless they are all of the segment."""
@@ -96,10 +96,8 @@ class ChainEditor:
         own = self._fields.allocate(first, count)
         self._write_places(lanes, own, first)
         self._fields.shrink(segment, first, count)
-        holders, owners = self._chains.state(segment)
-        self._fields.holders[own], self._fields.owners[own] = holders, owners
+        self._fields.holders[own] = self._fields.holders[segment]
         self._fields.stamp[own] = self._fields.stamp[segment]
-        self._chains.claims.link(owners, own)
         return own
 
     def _place_few(self, keys: list[int], tail: int, change: Change) -> list[int]:
@@ -150,23 +148,21 @@ class ChainEditor:
         self._table.places[lanes] = places
         surplus = int(np.count_nonzero(self._table.places[lanes] != places))
         if surplus:
-            self._chains.shrink_by(segment, surplus)
+            self._chains.thin(segment, surplus)
             self._table.discount(surplus)
         return segment
 
     def _grow(self, count: int, tail: int, change: Change) -> int:
         """The first of `count` places for new blocks: after those of the segment before them where
-        that has the same state, else in a segment of their own."""
-        state = change(*DEAD)
-        if self._may_extend(tail, state, count):
+        that has the same holders, else in a segment of their own."""
+        holders = change(EMPTY)
+        self._chains.sets.count(holders, count)
+        if self._may_extend(tail, holders, count):
             first = self._fields.last[tail] + 1
             self._fields.extend(tail, count)
-            self._chains.sets.count(state[0], count)
             return (tail << OFFSET_BITS) + first
         segment = self._fields.allocate(0, count)
-        self._chains.sets.count(EMPTY, count)
-        self._chains.dead_blocks += count
-        self._chains.set_state(segment, state)
+        self._fields.holders[segment] = holders
         return segment << OFFSET_BITS
 
     def _write_places(self, lanes: Lanes | None, segment: int, first: int) -> None:
@@ -174,24 +170,22 @@ class ChainEditor:
             place = (segment << OFFSET_BITS) + first
             self._table.places[lanes] = np.arange(place, place + lanes.size)
 
-    def _may_extend(self, tail: int, state: State, count: int) -> bool:
+    def _may_extend(self, tail: int, holders: int, count: int) -> bool:
         return (
             tail != NO_SEGMENT
-            and state != DEAD
-            and self._chains.state(tail) == state
+            and holders != EMPTY
+            and self._fields.holders[tail] == holders
             and self._fields.count[tail] + count <= MAX_SEGMENT_BLOCKS
             and bool(self._fields.is_whole[tail])
         )
 
     def _joined(self, tail: int, segment: int, lanes: Lanes) -> int:
         """Merges a segment, all of whose lanes are given, into the one before it if they agree."""
-        count, state = lanes.size, self._chains.state(segment)
-        if not self._may_extend(tail, state, count):
+        if not self._may_extend(tail, self._fields.holders[segment], lanes.size):
             return segment
         self._write_places(lanes, tail, self._fields.last[tail] + 1)
-        self._fields.extend(tail, count)
-        self._chains.claims.unlink(state[1], segment)
-        self._fields.thin(segment, count)
+        self._fields.extend(tail, lanes.size)
+        self._fields.thin(segment, lanes.size)
         return tail
 
     def _place_loose(self, lanes: Lanes, fresh: Lanes, change: Change) -> list[int]:
@@ -221,5 +215,4 @@ class ChainEditor:
 
     def _drop(self, segment: int, lanes: Lanes) -> None:
         self._table.release(lanes)
-        self._fields.thin(segment, lanes.size)
-        self._chains.forget_dead(lanes.size)
+        self._chains.thin(segment, lanes.size)

@@ -8,40 +8,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router.core.block_table import OFFSET_BITS, OFFSET_MASK, BlockTable, Hashes, Places
-from router.core.claims import NO_OWNERS, Claims
 from router.core.holder_sets import EMPTY, HolderSets
 from router.core.segments import NO_SEGMENT, SegmentTable
 
-State = tuple[int, int]
-"""A segment's holder set and owner set."""
-
 Piece = tuple[int, int]
 """(blocks, segment): so many consecutive blocks of a prompt lie in this segment."""
-
-DEAD: State = (EMPTY, NO_OWNERS)
-"""The state of blocks that nobody holds or expects; they count as unknown."""
 
 _MAX_JUMPS = 8
 
 
 class ChainMap:
-    """Segments with their states over the blocks of `table`, and how many blocks each state has."""
+    """Segments with their holders over the blocks of `table`.
 
-    def __init__(self, max_blocks: int, sets: HolderSets, claims: Claims) -> None:
+    A segment that nobody holds is dead: its blocks count as unknown until their lanes are reused or
+    taken back.
+    """
+
+    def __init__(self, max_blocks: int, sets: HolderSets) -> None:
         self.table = BlockTable(max_blocks)
         self.segments = SegmentTable(self.table.total_lanes)
         self.sets = sets
-        self.claims = claims
-        self.dead_blocks = 0
         self._tick = 0
+
+    @property
+    def dead_blocks(self) -> int:
+        """Blocks in the table that nobody holds."""
+        return self.sets.blocks_in(EMPTY)
 
     @property
     def live_blocks(self) -> int:
         return self.table.occupied - self.dead_blocks
 
     def walk(self, hashes: Hashes) -> list[Piece]:
-        """The leading known blocks of a prompt as pieces. O(segments · log blocks)."""
-        keys = hashes.data
+        """The leading known blocks of a prompt as pieces. O(segments · log blocks).
+
+        Makes them the most recently used, the first block most of all, so that a chain is evicted
+        from its end.
+        """
+        keys, holders = hashes.data, self.segments.holders
         total, at = len(keys), 0
         pieces: list[Piece] = []
         while at < total:
@@ -52,7 +56,7 @@ class ChainMap:
             if not length or len(pieces) == _MAX_JUMPS:
                 pieces += self._scan(hashes[at:])
                 break
-            if self.is_dead(segment):
+            if holders[segment] == EMPTY:
                 break
             pieces.append((length, segment))
             at += length
@@ -60,40 +64,22 @@ class ChainMap:
         return pieces
 
     def touch(self, segments: list[int]) -> None:
-        """Makes a chain's segments the most recently used, the first most of all, so that a chain
-        is evicted from its end."""
-        self._tick += len(segments)
+        """Makes a chain's segments the most recently used, the first most of all."""
         stamp = self.segments.stamp
-        for place, segment in enumerate(segments):
-            stamp[segment] = self._tick - place
+        self._tick = tick = self._tick + len(segments)
+        for segment in segments:
+            stamp[segment] = tick
+            tick -= 1
 
-    def is_dead(self, segment: int) -> bool:
-        return not self.segments.holders[segment] and not self.segments.owners[segment]
-
-    def are_dead(self, segments: NDArray[np.int64]) -> NDArray[np.bool_]:
-        fields = self.segments
-        holders, owners = fields.holders_array[segments], fields.owners_array[segments]
-        is_dead: NDArray[np.bool_] = (holders == EMPTY) & (owners == NO_OWNERS)
-        return is_dead
-
-    def state(self, segment: int) -> State:
-        return self.segments.holders[segment], self.segments.owners[segment]
-
-    def set_state(self, segment: int, state: State) -> None:
-        """Gives all blocks of a segment their holders and owners."""
-        fields, (holders, owners) = self.segments, state
-        old_holders, old_owners = fields.holders[segment], fields.owners[segment]
-        count = fields.count[segment]
-        if holders != old_holders:
-            self.sets.count(old_holders, -count)
-            self.sets.count(holders, count)
-            fields.holders[segment] = holders
-        if owners != old_owners:
-            self.claims.unlink(old_owners, segment)
-            self.claims.link(owners, segment)
-            fields.owners[segment] = owners
-        was_dead = not old_holders and not old_owners
-        self.dead_blocks += count * ((state == DEAD) - was_dead)
+    def set_holders(self, segment: int, holders: int) -> None:
+        """Gives all blocks of a segment their holder set."""
+        before = self.segments.holders[segment]
+        if holders == before:
+            return
+        count = self.segments.count[segment]
+        self.sets.count(before, -count)
+        self.sets.count(holders, count)
+        self.segments.holders[segment] = holders
 
     def empty_holders(self, emptied: list[int]) -> None:
         """Moves the blocks of sets that have lost all holders to the empty set. O(segments)."""
@@ -101,24 +87,16 @@ class ChainMap:
             return
         is_emptied = np.zeros(len(self.sets.blocks), bool)
         is_emptied[emptied] = True
-        fields = self.segments
-        hit = is_emptied[fields.holders_array[: fields.end]] & (
-            fields.count_array[: fields.end] > 0
-        )
-        for segment in np.flatnonzero(hit).tolist():
-            self.set_state(segment, (EMPTY, fields.owners[segment]))
+        holders = self.segments.holders_array[: self.segments.end]
+        hit = is_emptied[holders] & (self.segments.count_array[: self.segments.end] > 0)
+        for segment in hit.nonzero()[0].tolist():
+            self.set_holders(segment, EMPTY)
         self.sets.free(emptied)
 
-    def shrink_by(self, segment: int, count: int) -> None:
-        """Notes that a segment has so many blocks less than it was given, and a hole."""
+    def thin(self, segment: int, count: int) -> None:
+        """Notes that so many blocks of a segment have left it, from anywhere."""
         self.sets.count(self.segments.holders[segment], -count)
-        self.dead_blocks -= count * self.is_dead(segment)
         self.segments.thin(segment, count)
-
-    def forget_dead(self, count: int) -> None:
-        """Notes that so many dead blocks have left the table."""
-        self.sets.count(EMPTY, -count)
-        self.dead_blocks -= count
 
     def jump(self, keys: memoryview, at: int, total: int) -> tuple[int, int, int] | None:
         """Segment, first offset and length of the piece that starts at a place of a prompt.
@@ -168,36 +146,26 @@ class ChainMap:
         lanes = self.table.find(hashes)
         unknown = (lanes < 0).nonzero()[0]
         segments = self.table.places[lanes[: unknown[0]] if unknown.size else lanes] >> OFFSET_BITS
-        dead = self.are_dead(segments).nonzero()[0]
+        dead = (self.segments.holders_array[segments] == EMPTY).nonzero()[0]
         segments = segments[: dead[0]] if dead.size else segments
         runs = runs_between(segments[1:] != segments[:-1], segments.size)
         return [(stop - start, int(segments[start])) for start, stop in runs]
 
     def check_integrity(self) -> None:
-        """Asserts that segments, sets and claims agree with the table. O(lanes)."""
+        """Asserts that segments and sets agree with the table. O(lanes)."""
         self.table.check_integrity()
         self.sets.check_integrity()
         fields, table = self.segments, self.table
         lanes = table.window(0, table.total_lanes)
         places = table.places[lanes]
         numbers, offsets = places >> OFFSET_BITS, places & OFFSET_MASK
+        assert np.unique(places).size == lanes.size
         counts = np.bincount(numbers, minlength=fields.end)
         assert np.array_equal(counts, fields.count_array[: fields.end])
-        assert np.unique(places).size == lanes.size
         for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
             assert fields.first[number] <= offset <= fields.last[number]
         carried = np.bincount(fields.holders_array[numbers], minlength=len(self.sets.blocks))
         assert np.array_equal(carried, self.sets.blocks)
-        assert int(self.are_dead(numbers).sum()) == self.dead_blocks
-        self._check_claims(fields.live().tolist())
-
-    def _check_claims(self, segments: list[int]) -> None:
-        carried: dict[int, set[int]] = {}
-        for segment in segments:
-            for booking_id in self.claims.members(self.segments.owners[segment]):
-                carried.setdefault(booking_id, set()).add(segment)
-        claimed = {b: claim.segments for b, claim in self.claims.by_booking.items()}
-        assert carried == {b: held for b, held in claimed.items() if held}
 
 
 def runs_of(places: Places) -> list[tuple[int, int]]:

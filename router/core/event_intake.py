@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from router.core.block_table import Hashes
 from router.core.chain_edits import MAX_EDIT_BLOCKS, ChainEditor
-from router.core.chain_map import ChainMap, State
+from router.core.chain_map import ChainMap
 from router.core.events import EventBatch, SnapshotChunk, StoredRun
 from router.core.room import Room
 from router.core.speculation import Speculation
@@ -116,17 +116,11 @@ class EventIntake:
             self._store(slot, slot, run)
 
     def _store(self, slot: Slot, column: int, run: StoredRun) -> None:
-        sets, claims, tier = self._sets, self._chains.claims, run.tier
-        confirms = tier is Tier.GPU and column == slot
-
-        def store(holders: int, owners: int) -> State:
-            kept = claims.without_slot(owners, slot) if confirms and owners else owners
-            return sets.added(holders, column, tier), kept
-
+        sets, tier = self._sets, run.tier
         parent = run.parent
         for start in range(0, len(run.hashes), MAX_EDIT_BLOCKS):
             part = run.hashes[start : start + MAX_EDIT_BLOCKS]
-            self._editor.place(parent, part, store)
+            self._editor.place(parent, part, lambda held: sets.added(held, column, tier))
             self._room.relieve(len(part))
             parent = int(part[-1])
         if tier is Tier.GPU and column == slot:
@@ -134,11 +128,8 @@ class EventIntake:
 
     def _remove(self, slot: Slot, tier: Tier, hashes: Hashes) -> None:
         sets = self._sets
-
-        def remove(holders: int, owners: int) -> State:
-            return sets.removed(holders, slot, tier), owners
-
-        self.unknown_removals += len(hashes) - self._editor.alter(hashes, remove)
+        known = self._editor.alter(hashes, lambda held: sets.removed(held, slot, tier))
+        self.unknown_removals += len(hashes) - known
 
     def _clear(self, column: int, tiers: Sequence[Tier]) -> None:
         self._chains.empty_holders(self._sets.clear_column(column, tiers))

@@ -76,6 +76,10 @@ class HolderSets:
         """Notes that `blocks` more blocks carry the set (fewer, where negative)."""
         self._block_view[number] += blocks
 
+    def blocks_in(self, number: int) -> int:
+        """How many blocks carry the set."""
+        return self._block_view[number]
+
     def standing(self, numbers: tuple[int, ...]) -> list[Indicator]:
         """Who holds the first set's blocks, who the first two sets' both, and so on.
 

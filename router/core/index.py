@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from router.core.block_table import Hashes
 from router.core.chain_map import ChainMap
-from router.core.claims import Claims
 from router.core.event_intake import EventIntake
 from router.core.events import EventBatch, SnapshotChunk
 from router.core.holder_sets import HolderSets
@@ -36,8 +35,7 @@ class BlockIndex:
     def __init__(self, max_blocks: int, max_replicas: int, max_bookings: int = 16_384) -> None:
         columns = -(-(max_replicas + _SNAPSHOT_COLUMNS) // 64) * 64
         sets = HolderSets(max(4096, max_blocks // 8), columns, max_replicas)
-        claims = Claims(max_bookings, columns, max_replicas)
-        self._chains = ChainMap(max_blocks, sets, claims)
+        self._chains = ChainMap(max_blocks, sets)
         self._room = Room(self._chains, max_blocks)
         self._streams = Streams(max_replicas)
         self._speculation = Speculation(self._chains, max_bookings)
@@ -90,9 +88,8 @@ class BlockIndex:
         if pieces and self._hot.is_due():
             blocks = pieces[0][0]
             self._hot.record(int(hashes[blocks - 1]), blocks)
-        overlap = self._reader.read(pieces)
-        speculative = self._speculation.extend(hashes, overlap.tiers[Tier.GPU])
-        return Overlap(overlap.tiers, speculative)
+        tiers = self._reader.tiers(pieces)
+        return Overlap(tiers, self._speculation.extend(hashes, pieces, tiers[Tier.GPU]))
 
     def overlaps_many(self, hashes: Hashes, lengths: Sequence[int]) -> list[Overlap]:
         """`overlaps` for several prompts, whose hashes follow one another in one array."""

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router.core.chain_map import ChainMap, Piece
-from router.core.claims import NO_OWNERS
 from router.core.holder_sets import unpack
 from router.core.segments import MAX_SEGMENT_BLOCKS
 from router.core.types import Tier
@@ -37,61 +36,39 @@ class OverlapReader:
 
     def __init__(self, chains: ChainMap, max_replicas: int) -> None:
         self._holders = chains.segments.holders
-        self._owners = chains.segments.owners
         self._sets = chains.sets
-        self._claims = chains.claims
         self._slots = max_replicas
+        self._nothing = np.zeros((len(Tier), max_replicas), np.int32)
+        self._nothing.flags.writeable = False
         # Multiplying by an array saves numpy the conversion of the number, half of the time.
         self._lengths = [np.array(n, np.int32) for n in range(MAX_SEGMENT_BLOCKS + 1)]
-        nothing = np.zeros((len(Tier), max_replicas), np.int32)
-        nothing.flags.writeable = False
-        self._nothing = Overlap(nothing, nothing[0])
 
-    def read(self, pieces: Sequence[Piece]) -> Overlap:
+    def tiers(self, pieces: Sequence[Piece]) -> Depths:
+        """As `Overlap.tiers`. Not to be written."""
         if not pieces:
             return self._nothing
         if len(pieces) > _FEW_PIECES:
-            return self._read_many(pieces)
-        return self._read_few(pieces)
-
-    def _read_few(self, pieces: Sequence[Piece]) -> Overlap:
-        lengths, holders, owners = self._lengths, self._holders, self._owners
-        alive = self._sets.standing(tuple([holders[segment] for _, segment in pieces]))
-        tiers = alive[0] * lengths[pieces[0][0]]
-        for held, (length, _) in zip(alive[1:], pieces[1:], strict=True):
-            tiers += held * lengths[length]
-        for _, segment in pieces:
-            if owners[segment] != NO_OWNERS:
-                return Overlap(tiers, self._speculative(pieces))
-        return Overlap(tiers, tiers[Tier.GPU])
-
-    def _speculative(self, pieces: Sequence[Piece]) -> Depths:
-        depths = np.zeros(self._slots, np.int32)
-        expected: Depths | None = None
-        for length, segment in pieces:
-            here = self._sets.standing((self._holders[segment],))[0][Tier.GPU]
-            owners = self._owners[segment]
-            if owners != NO_OWNERS:
-                here = here | self._claims.indicator(owners)
-            expected = here if expected is None else here & expected
-            depths += expected * self._lengths[length]
+            return self._of_many(pieces)
+        holders, lengths = self._holders, self._lengths
+        standing = self._sets.standing(tuple([holders[segment] for _, segment in pieces]))
+        depths = standing[0] * lengths[pieces[0][0]]
+        for held, (length, _) in zip(standing[1:], pieces[1:], strict=True):
+            depths += held * lengths[length]
         return depths
 
-    def _read_many(self, pieces: Sequence[Piece]) -> Overlap:
-        numbers = np.array([segment for _, segment in pieces])
-        rows = self._sets.rows[[self._holders[segment] for segment in numbers.tolist()]]
-        masks = self._claims.masks[[self._owners[segment] for segment in numbers.tolist()]]
+    def _of_many(self, pieces: Sequence[Piece]) -> Depths:
+        holders = self._holders
+        rows = self._sets.rows[[holders[segment] for _, segment in pieces]]
         held = np.bitwise_or.accumulate(rows, axis=1)
-        expected = (rows[:, Tier.GPU] | masks)[:, np.newaxis]
-        alive = np.bitwise_and.accumulate(np.concatenate((held, expected), axis=1), axis=0)
+        alive = np.bitwise_and.accumulate(held, axis=0)
         lengths = np.array([length for length, _ in pieces])
-        depths = np.zeros((len(Tier) + 1, self._slots), np.int32)
+        depths = np.zeros((len(Tier), self._slots), np.int32)
         for start in range(0, len(pieces), _COUNTED_AT_ONCE):
             stop = start + _COUNTED_AT_ONCE
             depths += self._depths(alive[start:stop], lengths[start:stop])
             if not alive[min(stop, len(pieces)) - 1].any():
                 break
-        return Overlap(depths[:-1], depths[-1])
+        return depths
 
     def _depths(self, alive: NDArray[np.uint64], lengths: NDArray[np.int64]) -> Depths:
         """A replica that has fallen out stays out, so its share of pieces is a mere count."""

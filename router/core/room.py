@@ -3,7 +3,8 @@
 import numpy as np
 
 from router.core.block_table import OFFSET_BITS
-from router.core.chain_map import DEAD, ChainMap
+from router.core.chain_map import ChainMap
+from router.core.holder_sets import EMPTY
 
 _EVICTION_WINDOW = 4096
 _SWEEP_LANES = 65_536
@@ -44,12 +45,11 @@ class Room:
         if self._reclaim_from >= chains.table.total_lanes:
             self._reclaim_from = 0
         segments = chains.table.places[lanes] >> OFFSET_BITS
-        is_dead = chains.are_dead(segments)
+        is_dead = chains.segments.holders_array[segments] == EMPTY
         chains.table.release(lanes[is_dead])
         dead, counts = np.unique(segments[is_dead], return_counts=True)
         for segment, count in zip(dead.tolist(), counts.tolist(), strict=True):
-            chains.segments.thin(segment, count)
-            chains.forget_dead(count)
+            chains.thin(segment, count)
 
     def _evict(self, excess: int) -> None:
         fields = self._chains.segments
@@ -60,11 +60,13 @@ class Room:
             self._evict_from += _EVICTION_WINDOW
             if self._evict_from >= fields.end:
                 self._evict_from = 1
-            live = numbers[(fields.count_array[numbers] > 0) & ~self._chains.are_dead(numbers)]
+            live = numbers[
+                (fields.count_array[numbers] > 0) & (fields.holders_array[numbers] != EMPTY)
+            ]
             oldest = live[np.argsort(fields.stamp_array[live])]
             for segment in oldest[: max(1, live.size // 8)].tolist():
                 if excess <= 0:
                     break
                 excess -= fields.count[segment]
                 self.evicted_blocks += fields.count[segment]
-                self._chains.set_state(segment, DEAD)
+                self._chains.set_holders(segment, EMPTY)

@@ -8,6 +8,8 @@ between them. That holds only while the segment has no hole, which `is_whole` te
 import numpy as np
 from numpy.typing import NDArray
 
+from router.core.holder_sets import EMPTY
+
 NO_SEGMENT = 0
 """The number that no segment has."""
 
@@ -17,7 +19,7 @@ MAX_SEGMENT_BLOCKS = 4096
 class SegmentTable:
     """Fields of every segment, by its number. At most one segment per lane of the block table.
 
-    `holders` and `owners` number a holder set and an owner set; `first` and `last` bound the
+    `holders` numbers a holder set; `first` and `last` bound the
     offsets of its blocks, `count` says how many there are, `is_whole` whether that is all between
     the bounds, `stamp` when it was last used. The same memory serves scalar reads (these
     attributes) and vector reads (`*_array`).
@@ -25,13 +27,11 @@ class SegmentTable:
 
     def __init__(self, max_segments: int) -> None:
         self.holders_array = np.zeros(max_segments + 1, np.int32)
-        self.owners_array = np.zeros(max_segments + 1, np.int32)
         self.count_array = np.zeros(max_segments + 1, np.int32)
         self.stamp_array = np.zeros(max_segments + 1, np.int64)
         self._first_array = np.zeros(max_segments + 1, np.int32)
         self._last_array = np.zeros(max_segments + 1, np.int32)
         self.holders = self.holders_array.data
-        self.owners = self.owners_array.data
         self.count = self.count_array.data
         self.stamp = self.stamp_array.data
         self.first = self._first_array.data
@@ -44,14 +44,14 @@ class SegmentTable:
         return self.end - 1 - len(self._free)
 
     def allocate(self, first: int, count: int) -> int:
-        """A segment of `count` blocks with offsets from `first` on, without holders or owners."""
+        """A segment of `count` blocks with offsets from `first` on, without holders."""
         number = self._free.pop() if self._free else self.end
         if number == self.end:
             self.end += 1
         self.first[number] = first
         self.last[number] = first + count - 1
         self.count[number] = count
-        self.holders[number] = self.owners[number] = 0
+        self.holders[number] = EMPTY
         self.is_whole[number] = True
         self.stamp[number] = 0
         return number

@@ -4,18 +4,20 @@ Kept beside the chains, not in them: a booking is entered and ended in constant 
 asks only where something is expected. Hashes must be chained, as everywhere in the index.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from router.core.block_table import Hashes
-from router.core.chain_map import ChainMap
+from router.core.chain_map import ChainMap, Piece
 from router.core.lapses import LapseQueue
 from router.core.types import BookingId, Slot, Tier
 
 Depths = NDArray[np.int32]
+
+_ENDING = np.uint64(0xFFFF)
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +44,7 @@ class Speculation:
         self._sets = chains.sets
         self._max_bookings = max_bookings
         self._by_booking: dict[BookingId, _Expectation] = {}
+        self._by_slot: dict[Slot, dict[BookingId, _Expectation]] = {}
         self._by_first: dict[int, list[_Expectation]] = {}
         # How many of those hashes end in these 16 bits: tells in one step what not to look for.
         self._endings = np.zeros(1 << 16, np.uint16)
@@ -66,6 +69,7 @@ class Speculation:
         # A copy, because the hashes often are a small part of a large message.
         expectation = _Expectation(booking_id, slot, hashes[start:].copy(), 0)
         self._by_booking[booking_id] = expectation
+        self._by_slot.setdefault(slot, {})[booking_id] = expectation
         self._lapses.add(booking_id, expires_at)
         self._enter(expectation)
 
@@ -74,6 +78,7 @@ class Speculation:
         expectation = self._by_booking.pop(booking_id, None)
         if expectation is not None:
             self._leave(expectation)
+            self._leave_slot(expectation)
             if booking_id in self._lapses:
                 self._lapses.remove(booking_id)
 
@@ -89,6 +94,8 @@ class Speculation:
 
     def confirm(self, slot: Slot, hashes: Hashes) -> None:
         """The replica's GPU has come to hold these blocks: they are expected no longer."""
+        if slot not in self._by_slot:
+            return
         for place, expectation in self._along(hashes):
             if expectation.slot == slot:
                 held = _common(hashes[place:], expectation.hashes[expectation.start :])
@@ -99,11 +106,14 @@ class Speculation:
         for expectation in self._of_slot(slot):
             self._advance(expectation, 0)
 
-    def extend(self, hashes: Hashes, confirmed: Depths) -> Depths:
+    def extend(self, hashes: Hashes, pieces: Sequence[Piece], confirmed: Depths) -> Depths:
         """Leading blocks of a prompt by slot if what is expected counts as held.
 
-        `confirmed` is what is held for certain; returned as it is where that is all.
+        `confirmed` is what is held for certain, according to the prompt's `pieces`; returned as it
+        is where that is all.
         """
+        if not self._begins_where_a_piece_ends(hashes.data, pieces):
+            return confirmed
         spans: dict[Slot, list[tuple[int, int]]] = {}
         for place, expectation in self._along(hashes):
             reach = place + _common(hashes[place:], expectation.hashes[expectation.start :])
@@ -114,6 +124,23 @@ class Speculation:
         for slot, parts in spans.items():
             depths[slot] = self._depth(hashes, slot, int(confirmed[slot]), parts)
         return depths
+
+    def _begins_where_a_piece_ends(self, keys: memoryview, pieces: Sequence[Piece]) -> bool:
+        """Whether anything is expected from where a replica's confirmed blocks may end.
+
+        Nothing else can lengthen them: no replica holds the first block that it is expected to
+        hold, so what begins elsewhere begins behind a block that this replica lacks.
+        """
+        starts, total, at = self._by_first, len(keys), 0
+        if not starts or not total:
+            return False
+        if keys[0] in starts:
+            return True
+        for length, _ in pieces:
+            at += length
+            if at < total and keys[at] in starts:
+                return True
+        return False
 
     def _depth(
         self, hashes: Hashes, slot: Slot, confirmed: int, spans: list[tuple[int, int]]
@@ -129,15 +156,24 @@ class Speculation:
         """Expectations that begin at a block of this chain, each with the block's place."""
         if not self._by_first:
             return
-        for place in self._endings[hashes.view(np.uint16)[::4]].nonzero()[0].tolist():
+        endings = (hashes & _ENDING).view(np.int64)
+        for place in self._endings.take(endings).nonzero()[0].tolist():
             for expectation in tuple(self._by_first.get(int(hashes[place]), ())):
                 yield place, expectation
 
     def _of_slot(self, slot: Slot) -> list[_Expectation]:
-        return [held for held in self._by_booking.values() if held.slot == slot]
+        return list(self._by_slot.get(slot, {}).values())
+
+    def _leave_slot(self, expectation: _Expectation) -> None:
+        own = self._by_slot[expectation.slot]
+        del own[expectation.booking_id]
+        if not own:
+            del self._by_slot[expectation.slot]
 
     def _held(self, slot: Slot, hashes: Hashes) -> int:
         """Leading blocks that the replica's GPU holds."""
+        if not len(hashes):
+            return 0
         held, holders = 0, self._chains.segments.holders
         for blocks, segment in self._chains.walk(hashes):
             if not self._sets.holds(holders[segment], slot, Tier.GPU):
@@ -177,6 +213,7 @@ class Speculation:
         assert len(entered) == len(self._by_booking) == int(self._endings.sum())
         for first, alike in self._by_first.items():
             assert alike and all(held.first == first for held in alike)
+        assert sum(map(len, self._by_slot.values())) == len(self._by_booking)
         assert all(booking_id in self._lapses for booking_id in self._by_booking)
 
 
@@ -185,12 +222,13 @@ def _common(some: Hashes, others: Hashes) -> int:
 
     A hash names all before it: where two are equal, so are all before them.
     """
-    low, high = 1, min(len(some), len(others))
-    if some[high - 1] == others[high - 1]:
+    mine, theirs = some.data, others.data
+    low, high = 1, min(len(mine), len(theirs))
+    if mine[high - 1] == theirs[high - 1]:
         return high
     while low < high - 1:
         middle = (low + high) // 2
-        if some[middle - 1] == others[middle - 1]:
+        if mine[middle - 1] == theirs[middle - 1]:
             low = middle
         else:
             high = middle
