@@ -37,6 +37,7 @@ def fast_path(scratch: Path) -> tuple[Flag, ...]:
     return (
         Flag("RAY_SERVE_ENABLE_HA_PROXY", "1", "HAProxy instead of the Python proxy"),
         Flag("RAY_SERVE_THROUGHPUT_OPTIMIZED", "1", "one event loop a replica, gRPC handles"),
+        Flag("RAY_SERVE_LOG_TO_STDERR", "1", "errors are seen here, too"),
         Flag("RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH", str(64 << 20), "long prompts over gRPC"),
         Flag("RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S", "3", "stop in seconds, not 30"),
         Flag(f"{prefix}CONFIG_FILE_LOC", str(scratch / "haproxy.cfg"), files),

@@ -25,7 +25,7 @@ FOREIGN = re.compile(
     r"(?<![\w.])/(?:work|farm|root|tmp/plan)/"  # places where nobody else has anything
     r"|\.\./(?:shared|\.library)"
     r"|files\.python[h]osted|pypi\.[o]rg"
-    r"|\b(?:TODO|FIXME|XXX)\b"
+    r"|\b(?:TO[D]O|FIX[M]E|XX[X])\b"
     r"|^<{7} |^>{7} "
 )
 

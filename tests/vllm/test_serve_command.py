@@ -67,7 +67,8 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not re.search(rb"warmpath: ready after", log.read_bytes()):
         if process.poll() is not None or time.monotonic() > deadline:
-            pytest.fail(log.read_text(errors="replace")[-3000:])
+            lines = log.read_text(errors="replace").splitlines()[-40:]
+            pytest.fail("\n".join(line[:300] for line in lines))
         time.sleep(0.5)
 
 
@@ -202,7 +203,6 @@ def test_vllms_own_load_generator_finishes(served: Served, tmp_path: Path) -> No
         [*command, *words, "--save-result"], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    print(done.stdout[-2500:])
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["completed"], result["failed"]) == (8, 0)
 
