@@ -6,14 +6,30 @@ A plain class; `replicas.deployment` makes it a Serve deployment.
 import asyncio
 import dataclasses
 import logging
+import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from replicas.engines.protocol import Engine, EngineInfo, EngineRequest
+from replicas.kv.tracker import CacheTracker
+from replicas.parity import prove_parity
+from replicas.placement import is_in_ray, placement
+from replicas.settlement import Settlement
 from router.configuration import ModelConfig, SimConfig
+from router.core.types import Incarnation, ReplicaId
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMetadata(EngineInfo):
+    """An engine's own words, and which replica it is in. `hash_seed` enters the engine's hashes."""
+
+    replica_id: ReplicaId
+    incarnation: Incarnation
+    hash_seed: str | None
 
 
 class LLMServer:
@@ -27,58 +43,84 @@ class LLMServer:
     def __init__(self, model: dict[str, Any]) -> None:
         self._model = ModelConfig.model_validate(model)
         self._engine: Engine | None = None
-        self._starting: asyncio.Task[EngineInfo] | None = None
+        self._tracker: CacheTracker | None = None
+        self._starting: asyncio.Task[ReplicaMetadata] | None = None
 
     async def record_replica_metadata(self) -> dict[str, Any]:
-        """Serve's hook after construction: `EngineInfo` as plain data, for routers to read."""
+        """Serve's hook after construction: what routers have to know, as plain data."""
         return dataclasses.asdict(await self._started())
 
-    async def generate(self, request: EngineRequest) -> AsyncGenerator[bytes, None]:
-        """See `Engine.generate`; called through a streaming handle."""
-        engine = await self._running()
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[bytes | Settlement, None]:
+        """See `Engine.generate`; called through a streaming handle.
+
+        In the report's place comes a settlement where the request has a routing, else nothing.
+        """
+        engine, tracker = await self._running()
         async with aclosing(engine.generate(request)) as answer:
             async for part in answer:
                 if isinstance(part, bytes):
                     yield part
+                elif request.routing is not None:
+                    yield await tracker.settlement(request, request.routing, part)
 
     async def check_health(self) -> None:
         """Serve's hook: raises when this replica must be replaced."""
-        engine = await self._running()
+        engine, tracker = await self._running()
         await engine.check_health()
+        tracker.check()
 
     async def reset_prefix_cache(self) -> bool:
         """Drops every reusable block; false where running requests hold some."""
-        engine = await self._running()
-        return await engine.reset_prefix_cache()
+        _, tracker = await self._running()
+        return await tracker.reset_prefix_cache()
 
     async def num_unfinished(self) -> int:
         """Requests inside the engine; 0 means idle."""
-        engine = await self._running()
+        engine, _ = await self._running()
         return engine.num_unfinished()
+
+    async def cache_counters(self) -> dict[str, int]:
+        """What became of the engine's KV events, by name."""
+        _, tracker = await self._running()
+        return tracker.counters()
 
     async def shutdown(self) -> None:
         """Ends the engine and its processes. Idempotent."""
         if self._starting is not None:
             self._starting.cancel()
+        if self._tracker is not None:
+            await self._tracker.close()
         if self._engine is not None:
             await self._engine.stop()
 
-    async def _running(self) -> Engine:
+    async def _running(self) -> tuple[Engine, CacheTracker]:
         await self._started()
         assert self._engine is not None
-        return self._engine
+        assert self._tracker is not None
+        return self._engine, self._tracker
 
-    async def _started(self) -> EngineInfo:
+    async def _started(self) -> ReplicaMetadata:
         """Shielded: a caller that gives up does not stop the start that others wait for."""
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
         return await asyncio.shield(self._starting)
 
-    async def _start(self) -> EngineInfo:
+    async def _start(self) -> ReplicaMetadata:
         self._engine = await asyncio.to_thread(open_engine, self._model)
         info = await self._engine.start()
+        place = placement(self._model)
+        self._tracker = tracker = CacheTracker(self._engine, info, place.replica_id)
+        tracker.follow()
+        await prove_parity(self._engine.generate, info, tracker)
+        if place.index is not None:
+            tracker.publish(place.index)
         logger.info("engine of model %s is up: %s", self._model.name, info)
-        return info
+        return ReplicaMetadata(
+            replica_id=place.replica_id,
+            incarnation=tracker.incarnation,
+            hash_seed=os.environ.get("PYTHONHASHSEED"),
+            **dataclasses.asdict(info),
+        )
 
 
 def open_engine(model: ModelConfig) -> Engine:
@@ -91,10 +133,4 @@ def open_engine(model: ModelConfig) -> Engine:
         )
     from replicas.engines import vllm
 
-    return vllm.open_engine(model, exports_ray_metrics=_is_in_ray())
-
-
-def _is_in_ray() -> bool:
-    import ray
-
-    return bool(ray.is_initialized())
+    return vllm.open_engine(model, exports_ray_metrics=is_in_ray())

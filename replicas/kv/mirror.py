@@ -72,7 +72,7 @@ class Mirror:
         self._holdings = Holdings(self._log.note)
         self._names = EngineNames()
         self._next_seq = 0
-        self._clears_to_come = 0
+        self._awaits_clear = False
 
     def __len__(self) -> int:
         """Distinct blocks held on any tier."""
@@ -97,7 +97,7 @@ class Mirror:
             match event:
                 case AllBlocksCleared():
                     self._clear_all()
-                case _ if self._clears_to_come:
+                case _ if self._awaits_clear:
                     self.counters.before_reset += 1
                 case BlockStored():
                     self._store(event)
@@ -110,20 +110,20 @@ class Mirror:
         self._names.bury_all_but(self._holdings)
 
     def reset(self, at_s: float = 0.0) -> None:
-        """The engine has dropped its cache and will say so only with its next step.
+        """The engine dropped its cache at `at_s` and will say so only with its next step.
 
-        What it tells until then is older than that.
+        All that it says until then happened before.
         """
         self._log.now_s = at_s
         self.clear(Tier.GPU)
         self.is_partial = False
-        self._clears_to_come += 1
+        self._awaits_clear = True
 
     def lose(self) -> None:
         """Events were missed for good: nothing is certain any more, so nothing is claimed."""
         self.clear(*Tier)
         self.is_partial = True
-        self._clears_to_come = 0
+        self._awaits_clear = False
 
     def next_batch(self, max_blocks: int) -> EventBatch:
         """The net changes since the batch before, of at most `max_blocks` blocks; may be empty."""
@@ -146,9 +146,7 @@ class Mirror:
 
     def _clear_all(self) -> None:
         self.counters.applied += 1
-        if self._clears_to_come:
-            self._clears_to_come -= 1
-            return
+        self._awaits_clear = False
         self.clear(Tier.GPU)
         self.is_partial = False
 

@@ -7,9 +7,10 @@ to the first block that makes the difference.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from replicas.engines.protocol import Routing
+from replicas.engines.protocol import EngineReport, EngineRequest, Routing
 from replicas.kv.event_log import EventLog
 from replicas.settlement import Cause
+from router.core.hashing import NO_EXTRA_KEYS, hash_blocks, salt
 from router.core.types import ReplicaId
 
 _NEVER_TOLD = -1
@@ -28,16 +29,39 @@ class Witness:
     is_partial: bool
 
 
+def causes_of(
+    request: EngineRequest,
+    routing: Routing,
+    report: EngineReport,
+    block_size: int,
+    witness: Witness,
+) -> tuple[Cause | None, ...]:
+    """One entry per engine request, None where the forecast held.
+
+    O(tokens) for each difference; without one, nothing is hashed.
+    """
+    figures = report.cached_tokens
+    forecasts = routing.forecast_blocks
+    if not len(figures) == len(forecasts) == len(routing.overlap_blocks):
+        return (Cause.UNEXPLAINED,) * len(figures)
+    choices = len(figures) // max(len(request.prompts), 1)
+    keys = NO_EXTRA_KEYS if request.cache_salt is None else salt(request.cache_salt)
+    causes: list[Cause | None] = []
+    for index, (figure, forecast) in enumerate(zip(figures, forecasts, strict=True)):
+        if figure == forecast * block_size:
+            causes.append(None)
+            continue
+        prompts = request.prompts[index // choices : index // choices + 1]
+        hashes = [hash_blocks(prompt, block_size, keys).tolist() for prompt in prompts] or [[]]
+        causes.append(cause_of(routing, index, figure // block_size, hashes[0], witness))
+    return tuple(causes)
+
+
 def cause_of(
     routing: Routing, index: int, cached_blocks: int, hashes: Sequence[int], witness: Witness
-) -> Cause | None:
-    """The cause for the engine request `index`, whose prompt has these blocks. O(blocks).
-
-    None where the forecast held.
-    """
+) -> Cause:
+    """Why the engine request `index`, of a prompt of these blocks, differs. O(blocks)."""
     forecast = routing.forecast_blocks[index]
-    if cached_blocks == forecast:
-        return None
     if routing.is_fallback or not routing.ranked:
         return Cause.FALLBACK
     if routing.ranked[0] != witness.replica_id:
@@ -45,7 +69,7 @@ def cause_of(
     told_seq = _NEVER_TOLD if routing.decided_seq is None else routing.decided_seq
     if _overlap(hashes, told_seq, witness) != routing.overlap_blocks[index]:
         return Cause.INDEX_STALE
-    cause = None
+    cause: Cause | None = None
     if forecast < cached_blocks <= len(hashes):
         cause = _stored(hashes[forecast], told_seq, routing.decided_at, witness)
     elif cached_blocks < forecast <= len(hashes):
