@@ -7,7 +7,7 @@ from random import Random
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.events import EventBatch, SnapshotChunk, StoredRun
@@ -80,6 +80,7 @@ def prompt(chain: int) -> RoutingRequest:
 Groups = list[tuple[list[int], int]]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=8), st.integers(0, 4)), max_size=8))
 def test_requests_get_the_same_answers_together_as_one_by_one(groups: Groups) -> None:
     """Coalescing saves calls and changes no decision: each sees the bookings before it."""
