@@ -13,6 +13,11 @@ HEALTH_CHECK_MARGIN_S = 5.0
 """Serve's deadline is later than the engine's own, so that the engine can say what is wrong."""
 DRAIN_TIMEOUT_S = 60.0
 """How long a stopping replica may finish what it streams."""
+REQUEST_ROUTER = {
+    "request_router_class": "router.serve.request_router:DecisionRouter",
+    "max_backoff_s": 0.1,  # a freed slot is to be noticed soon
+}
+"""Serve pickles it into every change of the deployment: what may be tuned is elsewhere."""
 
 
 class ServeReplica(LLMServer):
@@ -53,6 +58,7 @@ def deployment_options(model: ModelConfig) -> dict[str, Any]:
         "health_check_period_s": HEALTH_CHECK_PERIOD_S,
         "health_check_timeout_s": model.health_check_timeout_s + HEALTH_CHECK_MARGIN_S,
         "graceful_shutdown_timeout_s": DRAIN_TIMEOUT_S,
+        "request_router_config": dict(REQUEST_ROUTER),
     }
     return options | _replica_count(model) | _placement(model)
 

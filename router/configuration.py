@@ -11,12 +11,15 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    JsonValue,
     StringConstraints,
     ValidationError,
     model_validator,
 )
 
 from router.core.errors import ConfigurationError
+from router.policies.registry import DEFAULT_POLICY
+from router.rules import WorkloadRule
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
 """A model's public name: what clients send as `model`."""
@@ -119,12 +122,33 @@ class AuthConfig(Section):
     secret_file: str | None = None
 
 
+class IndexConfig(Section):
+    """The block index of each model. Caps bound its memory; times are in seconds.
+
+    A replica silent for `stale_after_s` is no candidate, for `forget_after_s` it is forgotten.
+    """
+
+    max_replicas: int = Field(512, ge=1)
+    max_blocks: int = Field(4_000_000, ge=1024)
+    max_bookings: int = Field(65_536, ge=64)
+    speculative_ttl_s: float = Field(30.0, gt=0)
+    stale_after_s: float = Field(5.0, gt=0)
+    forget_after_s: float = Field(30.0, gt=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "IndexConfig":
+        if self.stale_after_s > self.forget_after_s:
+            raise ValueError("stale_after_s is above forget_after_s")
+        return self
+
+
 class AppConfig(Section):
     """The whole of `args`."""
 
     models: list[ModelConfig] = Field(min_length=1)
     ingress: IngressConfig = IngressConfig()
     auth: AuthConfig = AuthConfig()
+    index: IndexConfig = IndexConfig()
 
     @model_validator(mode="after")
     def _unique_names(self) -> "AppConfig":
@@ -133,6 +157,24 @@ class AppConfig(Section):
         if doubled:
             raise ValueError(f"models: the name {doubled[0]!r} is given twice")
         return self
+
+
+class RoutingConfig(Section):
+    """The ingress's `user_config`: what may change while the application runs.
+
+    Requests that no rule matches go by `policy` with `parameters`. `index_deadline_ms` is how long
+    a request waits for the block index; after `index_misses_to_open` missed deadlines in a row the
+    ingress decides alone and probes the index every `index_probe_interval_s`.
+    """
+
+    policy: str = DEFAULT_POLICY
+    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+    rules: list[WorkloadRule] = Field(default_factory=list)
+    index_deadline_ms: float = Field(20.0, gt=0)
+    index_misses_to_open: int = Field(3, ge=1)
+    index_probe_interval_s: float = Field(1.0, gt=0)
+    expose_decisions: bool = False
+    access_log: bool = True
 
 
 def parse_config(raw: object) -> AppConfig:
@@ -163,7 +205,16 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 
 def _unknown_key(key: str) -> str:
-    sections = (AppConfig, ModelConfig, ScaleConfig, SimConfig, IngressConfig, AuthConfig)
+    sections = (
+        AppConfig,
+        ModelConfig,
+        ScaleConfig,
+        SimConfig,
+        IngressConfig,
+        AuthConfig,
+        IndexConfig,
+        RoutingConfig,
+    )
     known = {name for section in sections for name in section.model_fields}
     close = get_close_matches(key, known, n=1)
     return f"unknown key; did you mean {close[0]!r}?" if close else "unknown key"

@@ -6,7 +6,7 @@ answered before anything else happens.
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from serve_app.allow_list import ApiRoute, Json, allow
 from serve_app.body import decode_object
 from serve_app.content import check_content
 from serve_app.errors import CountFault
+from serve_app.prompt_blocks import PromptBlocks, blind, hash_prompts, reads_cache
 from serve_app.salts import CacheSalts
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,10 @@ ENGINE_ROUTES = {
     ApiRoute.COMPLETIONS: Route.COMPLETIONS,
     ApiRoute.RESPONSES: Route.RESPONSES,
 }
+
+TOKEN_BYTES = 4
+BODY_BYTES_PER_TOKEN = 4
+"""An estimate, for load alone, of prompts that were not rendered here."""
 
 
 class PromptRenderer(Protocol):
@@ -51,18 +56,26 @@ class Admitted:
     """A request that may go to a replica of `model`."""
 
     model: str
+    tenant: Tenant
     request: EngineRequest
+    blocks: PromptBlocks
+    expected_output_tokens: int | None = None
 
 
 class Admission:
-    """`renderers` has every served model; None where its tokenizer could not be loaded."""
+    """`renderers` has every served model; None where its tokenizer could not be loaded.
+
+    `block_size` says of how many tokens the blocks of a model's replicas are.
+    """
 
     def __init__(
         self,
         renderers: Mapping[str, PromptRenderer | None],
         salts: CacheSalts,
+        block_size: Callable[[str], int],
         count: CountFault,
     ) -> None:
+        self._block_size = block_size
         self._renderers = renderers
         self._salts = salts
         self._count = count
@@ -85,7 +98,9 @@ class Admission:
             is_stream=_is_stream(allowed.body),
             needs_render=has_media or allowed.needs_render,
         )
-        return Admitted(model, await self._rendered(renderer, route, allowed.body, request))
+        request = await self._rendered(renderer, route, allowed.body, request)
+        blocks = self._blocks(model, route, allowed.body, request, has_media=has_media)
+        return Admitted(model, tenant, request, blocks, _expected_output_tokens(allowed.body))
 
     async def tokenize(self, raw: bytes) -> Json:
         """The answer of `/tokenize`. Raises `InvalidRequest` or `NotFound`."""
@@ -107,6 +122,23 @@ class Admission:
         if name not in self._renderers:
             raise unknown_model()
         return name
+
+    def _blocks(
+        self, model: str, route: ApiRoute, body: Json, request: EngineRequest, *, has_media: bool
+    ) -> PromptBlocks:
+        """Beam search makes engine requests of its own, and media are in no token id."""
+        block_size, choices = self._block_size(model), _choices(body)
+        if has_media or not request.prompts or body.get("use_beam_search"):
+            tokens = sum(map(len, request.prompts)) // TOKEN_BYTES
+            estimate = tokens or len(request.body) // BODY_BYTES_PER_TOKEN
+            return blind(estimate, block_size, choices)
+        return hash_prompts(
+            request.prompts,
+            block_size,
+            request.cache_salt,
+            choices=choices,
+            reads_cache=reads_cache(route, body),
+        )
 
     async def _rendered(
         self, renderer: PromptRenderer | None, route: ApiRoute, body: Json, request: EngineRequest
@@ -137,6 +169,20 @@ def _is_stream(body: Json) -> bool:
     if not isinstance(stream, bool | None):
         raise InvalidRequest("'stream' must be true or false.", param="stream")
     return bool(stream)
+
+
+def _choices(body: Json) -> int:
+    """Engine requests of each prompt."""
+    n = body.get("n")
+    return n if isinstance(n, int) and n > 0 else 1
+
+
+def _expected_output_tokens(body: Json) -> int | None:
+    """The client's limit, which many answers reach."""
+    for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"):
+        if isinstance(limit := body.get(name), int):
+            return limit
+    return None
 
 
 def _encoded(body: Json) -> bytes:

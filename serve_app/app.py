@@ -37,6 +37,8 @@ def build_ingress(args: AppConfig, replicas: dict[str, serve.Application]) -> se
         max_queued_requests=config.max_ongoing_requests,
         backpressure_config={"retry_after_s": config.retry_after_s},
         ray_actor_options={"num_cpus": config.cpus_per_replica},
+        # Never None, so that Serve asks every ingress at its start, and after a removal again.
+        user_config={},
     )
     mark = fingerprint(secret) if secret else None
-    return deployment.bind(args.models, config, args.auth, mark, replicas)
+    return deployment.bind(args.models, config, args.auth, args.index, mark, replicas)

@@ -10,9 +10,10 @@ from router.core.types import Tenant
 from serve_app.admission import Admission, PromptRenderer
 from serve_app.auth import ANONYMOUS, KeyRing
 from serve_app.body import read_body
-from serve_app.dispatch import Dispatcher
+from serve_app.dispatch import Dispatcher, Finish
 from serve_app.errors import CountFault
 from serve_app.render_loop import RenderLoop
+from serve_app.tuning import Tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Front:
     render_loop: RenderLoop
     renderers: Mapping[str, PromptRenderer | None]
     dispatchers: Mapping[str, Dispatcher]
+    finish: Finish
+    tuning: Tuning
     max_body_bytes: int
     count: CountFault
     created_s: int = field(default_factory=lambda: int(time.time()))

@@ -12,6 +12,7 @@ from ray.serve.exceptions import (
 from ray.serve.handle import DeploymentHandle
 
 from replicas.engines.protocol import EngineRequest
+from replicas.settlement import Settlement
 from router.core.errors import EngineDead, NoReplica, Unavailable, WarmpathError
 from serve_app.errors import CountFault, unexpected
 
@@ -31,7 +32,7 @@ class ReplicaCalls:
         self._retry_after_s = retry_after_s
         self._count = count
 
-    async def send(self, request: EngineRequest) -> AsyncGenerator[bytes, None]:
+    async def send(self, request: EngineRequest) -> AsyncGenerator[bytes | Settlement, None]:
         """Yields the answer of whichever replica Serve chooses; raises only `WarmpathError`s.
 
         Closing it cancels the call, wherever it is.

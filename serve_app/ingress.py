@@ -5,10 +5,11 @@ import os
 from collections.abc import Mapping
 
 from fastapi import FastAPI
+from ray import serve
 from ray.serve.handle import DeploymentHandle
 from ray.util.metrics import Counter
 
-from router.configuration import AuthConfig, IngressConfig, ModelConfig
+from router.configuration import AuthConfig, IndexConfig, IngressConfig, ModelConfig
 from router.core.errors import ConfigurationError
 from serve_app.admission import Admission, PromptRenderer
 from serve_app.api.application import build_api
@@ -17,14 +18,18 @@ from serve_app.dispatch import Dispatcher
 from serve_app.errors import CountFault
 from serve_app.front import Front
 from serve_app.handles import ReplicaCalls
+from serve_app.model_links import ModelLinks
+from serve_app.observe.observer import Observer
+from serve_app.observe.ray_meters import RayMeters
 from serve_app.render_loop import RenderLoop
 from serve_app.salts import CacheSalts
+from serve_app.tuning import Tuning, parse_tuning
 
 logger = logging.getLogger(__name__)
 
 
 class Ingress:
-    """Authenticates, renders and dispatches. Calls no model while it starts.
+    """Authenticates, renders, decides and dispatches. Calls no model while it starts.
 
     `secret_mark` is the fingerprint of the server secret that the builder saw; an ingress that
     reads another secret would salt the same prompts differently, so it refuses to start.
@@ -35,43 +40,85 @@ class Ingress:
         models: list[ModelConfig],
         config: IngressConfig,
         auth: AuthConfig,
+        index: IndexConfig,
         secret_mark: str | None,
         handles: dict[str, DeploymentHandle],
     ) -> None:
         self._render_loop = RenderLoop()
         self._models = models
         self._config = config
+        self._index = index
         self._handles = handles
+        self._tuning = Tuning()
+        self._links: ModelLinks | None = None
+        self._is_tuned = False
         self._keys, self._secret = check_auth(auth, os.environ)
         if (fingerprint(self._secret) if self._secret else None) != secret_mark:
             raise ConfigurationError("auth.secret_file", "differs from the secret at deployment")
 
+    async def reconfigure(self, user_config: object) -> None:
+        """Serve's hook for `user_config`, at the start and for each change; see `RoutingConfig`.
+
+        A wrong one ends the start. A running ingress refuses it and goes on with what it has.
+        """
+        try:
+            tuned = parse_tuning(user_config)
+        except ConfigurationError as error:
+            if not self._is_tuned:
+                raise
+            logger.error("the change of user_config is refused: %s", error.message)
+            return
+        self._is_tuned = True
+        self._tuning.current = tuned
+        if self._links is not None:
+            self._links.adjust(tuned)
+
     async def __serve_build_asgi_app__(self) -> FastAPI:
         """Serve's hook after construction: loads the renderers, which takes seconds."""
         count = _fault_counter()
+        meters = RayMeters()
+        observer = Observer(meters, self._tuning)
+        links = self._links = ModelLinks(
+            serve.get_replica_context().app_name, self._index, self._tuning, meters, count
+        )
+        routers = {
+            model.name: links.open(model, self._handles[model.name]) for model in self._models
+        }
         loading = _load(self._models, self._config.render_workers, count)
         renderers = await self._render_loop.run(loading)
         front = Front(
             keys=self._keys,
-            admission=Admission(renderers, CacheSalts(self._secret), count),
+            admission=Admission(
+                renderers,
+                CacheSalts(self._secret),
+                lambda model: routers[model].block_size,
+                count,
+            ),
             render_loop=self._render_loop,
             renderers=renderers,
             dispatchers={
-                name: _dispatcher(handle, self._config, count)
+                name: Dispatcher(
+                    router=routers[name],
+                    send=ReplicaCalls(handle, self._config.retry_after_s, count).send,
+                    finish=observer.finish,
+                    first_byte_timeout_s=self._config.first_token_timeout_s,
+                    retry_after_s=self._config.retry_after_s,
+                    count=count,
+                )
                 for name, handle in self._handles.items()
             },
+            finish=observer.finish,
+            tuning=self._tuning,
             max_body_bytes=self._config.max_body_bytes,
             count=count,
         )
         return build_api(front)
 
-    def __del__(self) -> None:
+    async def __del__(self) -> None:
+        """Serve awaits this at the end: what is booked is released at once."""
+        if self._links is not None:
+            await self._links.close()
         self._render_loop.close()
-
-
-def _dispatcher(handle: DeploymentHandle, config: IngressConfig, count: CountFault) -> Dispatcher:
-    calls = ReplicaCalls(handle, config.retry_after_s, count)
-    return Dispatcher(calls.send, config.first_token_timeout_s, config.retry_after_s, count)
 
 
 async def _load(

@@ -71,7 +71,7 @@ class Coalescer(Generic[Q, A]):
     ) -> None:
         self._depart = depart
         self._missed = missed
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._max_waiting = max_waiting
         self._max_batch = max_batch
         self._max_batch_bytes = max_batch_bytes
@@ -93,7 +93,7 @@ class Coalescer(Generic[Q, A]):
         if self._is_closed or len(self._unanswered) >= self._max_waiting:
             result.set_result(Cause.CLOSED if self._is_closed else Cause.QUEUE_FULL)
             return result
-        waiter = Waiter(request, size_bytes, self._loop.time() + self._deadline_s, result)
+        waiter = Waiter(request, size_bytes, self._loop.time() + self.deadline_s, result)
         self._queue.append(waiter)
         self._unanswered.append(waiter)
         if self._timer is None:
@@ -108,6 +108,8 @@ class Coalescer(Generic[Q, A]):
 
     def landed(self, batch: Batch[Q, A]) -> None:
         """The call of `batch` has ended, however it ended."""
+        while self._unanswered and self._unanswered[0].result.done():
+            self._unanswered.popleft()
         if self._aloft is batch:
             self._aloft = None
             self._kick_soon()
@@ -150,7 +152,10 @@ class Coalescer(Generic[Q, A]):
         return batch
 
     def _expire(self) -> None:
-        """Deadlines are equal, so that the queue's order is theirs and one timer serves all."""
+        """Deadlines are equal, so that the queue's order is theirs and one timer serves all.
+
+        While `deadline_s` has just been changed, one may be answered as late as the one before it.
+        """
         self._timer = None
         now = self._loop.time()
         has_expired = False

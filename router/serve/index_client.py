@@ -6,7 +6,7 @@ the books of its own requests, so that neither a late answer nor a restart leave
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from random import Random
 
 from router.core.types import BookingId, ReplicaId
@@ -65,6 +65,7 @@ class IndexClient:
         settings = settings or LinkSettings()
         self._rng = rng
         self._bookings = CallerBookings(settings.lease_s)
+        self._serving: tuple[ReplicaId, ...] | None = None
         self._link = IndexLink(connection, self._bookings, settings)
         self._selected = 0
         self._unplaced = 0
@@ -72,6 +73,7 @@ class IndexClient:
 
     async def select(self, request: RoutingRequest) -> Route:
         """A route within one deadline, whatever the state of the index. Books the request."""
+        request = self._without_departed(request)
         if self._link.is_broken:
             # A caller that asks again and again must not keep the probe from the event loop.
             await asyncio.sleep(0)
@@ -110,8 +112,12 @@ class IndexClient:
         self._link.tell_soon()
 
     def update_members(self, members: Iterable[ReplicaId]) -> None:
-        """Replicas that Serve knows of: what local decisions choose from until the index says."""
-        self._link.members = tuple(members)
+        """All replicas that Serve would send to: no other is chosen from here on, by nobody."""
+        self._serving = tuple(members)
+
+    def adjust(self, settings: LinkSettings) -> None:
+        """Other deadlines, for the next request; the lease of bookings stays as it was."""
+        self._link.adjust(settings)
 
     def in_flight(self) -> dict[ReplicaId, int]:
         """This process's own requests under way by replica."""
@@ -152,8 +158,15 @@ class IndexClient:
         return Route(booking_id, tuple(ranked), f"fallback:{cause}", is_fallback=True)
 
     def _eligible(self, request: RoutingRequest) -> Sequence[ReplicaId]:
-        members = request.candidates or self._link.members
+        members = request.candidates or self._serving or self._link.members
         return [member for member in members if member not in request.excluded]
+
+    def _without_departed(self, request: RoutingRequest) -> RoutingRequest:
+        """The index learns by lease that a replica is gone; Serve knows it at once."""
+        if self._serving is None or set(self._link.members) <= set(self._serving):
+            return request
+        departed = tuple(member for member in self._link.members if member not in self._serving)
+        return replace(request, excluded=request.excluded + departed)
 
     def _new_id(self) -> BookingId:
         return BookingId(self._rng.getrandbits(64))

@@ -102,6 +102,11 @@ class IndexLink:
         """The breaker is open: asking would only cost a deadline."""
         return self._breaker.is_open
 
+    def adjust(self, settings: LinkSettings) -> None:
+        """Other times from the next request on; those that wait keep their deadlines."""
+        self._settings = settings
+        self._coalescer.deadline_s = settings.deadline_s
+
     def ask(self, booked: Booked) -> "asyncio.Future[Answer | Cause]":
         return self._coalescer.submit(booked, len(booked.request.hashes))
 

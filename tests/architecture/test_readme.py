@@ -10,8 +10,10 @@ from pydantic_core import PydanticUndefined
 from router.configuration import (
     AppConfig,
     AuthConfig,
+    IndexConfig,
     IngressConfig,
     ModelConfig,
+    RoutingConfig,
     ScaleConfig,
     Section,
     SimConfig,
@@ -28,6 +30,8 @@ SECTIONS: dict[str, type[Section]] = {
     "models[].sim": SimConfig,
     "ingress": IngressConfig,
     "auth": AuthConfig,
+    "index": IndexConfig,
+    "user_config": RoutingConfig,
 }
 
 

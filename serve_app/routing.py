@@ -1,0 +1,180 @@
+"""One model's requests on their way to a replica: asked for, booked, followed, settled.
+
+Everything here belongs to the loop that serves requests, but for what Serve's router calls in its
+own thread (`on_…`).
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from replicas.engines.protocol import EngineRequest, Routing
+from router.core.types import BookingId, ReplicaId
+from router.policies.base import Hints
+from router.rules import RequestFacts, RuleOutcome
+from router.serve.flights import RoutingRequest
+from router.serve.index_client import IndexClient, Route
+from router.serve.switchboard import Member
+from serve_app.admission import Admitted
+from serve_app.prompt_blocks import PromptBlocks, hash_prompts, packed
+from serve_app.tuning import Tuned, Tuning
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHints:
+    """What the client's headers say for routing. Names are in lower case."""
+
+    headers: frozenset[str] = frozenset()
+    session_hint: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class LiveRequest:
+    """One attempt at a request, from its decision to its end.
+
+    `replica_id` is who took it, None while that is open.
+    """
+
+    request: EngineRequest
+    route: Route
+    policy: RuleOutcome
+    block_size: int
+    client: IndexClient
+    replica_id: ReplicaId | None = field(default=None)
+
+    @property
+    def routing(self) -> Routing:
+        assert self.request.routing is not None
+        return self.request.routing
+
+    def first_token(self) -> None:
+        self.client.first_token(self.route.booking_id)
+
+    def progress(self, output_tokens: int) -> None:
+        """For every block or so."""
+        self.client.progress(self.route.booking_id, output_tokens)
+
+
+class ModelRouter:
+    """Asks the model's block index, and keeps the index in the picture of what became of it.
+
+    `block_size` is the configured one, until replicas say theirs.
+    """
+
+    def __init__(self, client: IndexClient, tuning: Tuning, block_size: int) -> None:
+        self.block_size = block_size
+        self._client = client
+        self._tuning = tuning
+        self._loop = asyncio.get_running_loop()
+        self._live: dict[BookingId, LiveRequest] = {}
+
+    async def begin(
+        self, admitted: Admitted, hints: ClientHints, excluded: Sequence[ReplicaId] = ()
+    ) -> LiveRequest:
+        """Decides, within the index's deadline, and books. `end` is to follow in any case.
+
+        `excluded` replicas have just failed this request.
+        """
+        tuned = self._tuning.current
+        blocks = self._current_blocks(admitted)
+        policy = tuned.rules.outcome(_facts(admitted, blocks, hints))
+        question = _question(admitted, blocks, policy, hints, tuple(excluded))
+        route = await self._client.select(question)
+        request = replace(admitted.request, routing=_routing(route, blocks))
+        live = LiveRequest(request, route, policy, blocks.block_size, self._client)
+        self._live[route.booking_id] = live
+        return live
+
+    def end(self, live: LiveRequest) -> None:
+        """The attempt is over, however. Idempotent."""
+        self._live.pop(live.route.booking_id, None)
+        self._client.settle(live.route.booking_id)
+
+    def adjust(self, tuned: Tuned) -> None:
+        self._client.adjust(tuned.link)
+
+    def on_members(self, members: Sequence[Member]) -> None:
+        sizes = Counter(member.block_size for member in members if member.block_size is not None)
+        if sizes:
+            self.block_size = sizes.most_common(1)[0][0]
+        self._post(self._client.update_members, [member.replica_id for member in members])
+
+    def on_routed(self, booking_id: BookingId, replica_id: ReplicaId) -> None:
+        live = self._live.get(booking_id)
+        if live is None:
+            return
+        live.replica_id = replica_id
+        if live.route.replica_id not in (None, replica_id):
+            self._post(self._client.move, booking_id, replica_id)
+
+    def on_completed(self, booking_id: BookingId) -> None:
+        """The replica is rid of it, even if its client still reads."""
+        self._post(self._client.settle, booking_id)
+
+    def _post(self, call: Callable[..., None], *arguments: object) -> None:
+        """From another thread; what comes after the loop's end concerns nobody."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _current_blocks(self, admitted: Admitted) -> PromptBlocks:
+        """Hashed once more where the first replica has said its block size only meanwhile."""
+        blocks = admitted.blocks
+        if blocks.block_size == self.block_size:
+            return blocks
+        if blocks.is_blind:
+            return replace(blocks, block_size=self.block_size)
+        request = admitted.request
+        return hash_prompts(
+            request.prompts,
+            self.block_size,
+            request.cache_salt,
+            choices=blocks.choices,
+            reads_cache=blocks.reads_cache,
+        )
+
+
+def _facts(admitted: Admitted, blocks: PromptBlocks, hints: ClientHints) -> RequestFacts:
+    return RequestFacts(
+        admitted.model,
+        admitted.tenant,
+        sum(blocks.prompt_tokens),
+        hints.headers,
+        hints.session_hint is not None,
+    )
+
+
+def _question(
+    admitted: Admitted,
+    blocks: PromptBlocks,
+    policy: RuleOutcome,
+    hints: ClientHints,
+    excluded: tuple[ReplicaId, ...],
+) -> RoutingRequest:
+    chains = blocks.looked_up()
+    return RoutingRequest(
+        packed(chains),
+        blocks.tokens_to_compute,
+        blocks.block_size,
+        admitted.tenant,
+        policy.policy,
+        reads_cache=blocks.reads_cache,
+        excluded=excluded,
+        hints=Hints(admitted.expected_output_tokens, hints.session_hint),
+        chains=tuple(map(len, chains)) if len(chains) > 1 else (),
+    )
+
+
+def _routing(route: Route, blocks: PromptBlocks) -> Routing:
+    """A blind decision forecasts nothing, like one without the index."""
+    found = () if blocks.is_blind else route.chain_overlaps
+    return Routing(
+        route.booking_id,
+        route.ranked,
+        blocks.overlaps(found),
+        blocks.forecast(found),
+        route.decided_seq,
+        time.time(),
+        route.is_fallback or blocks.is_blind,
+    )
