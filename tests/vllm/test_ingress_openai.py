@@ -27,6 +27,7 @@ TOOL = {
     "type": "function",
     "function": {
         "name": "weather",
+        "strict": True,
         "parameters": {
             "type": "object",
             "properties": {"city": {"enum": ["Oslo", "Lima"]}},
