@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from itertools import chain
 
-from router.core.events import EventBatch, RemovedBlocks, StoredRun
+from router.core.events import EventBatch, RemovedRun, StoredRun
 from router.core.types import Tier
 
 _MAX_BLOCKS = 131_072
@@ -52,7 +52,7 @@ class EventLog:
 
     def note_batch(self, batch: EventBatch) -> None:
         """The batch tells of the blocks that it names, and clearing of all that have gone."""
-        groups: tuple[StoredRun | RemovedBlocks, ...] = (*batch.stored, *batch.removed)
+        groups: tuple[StoredRun | RemovedRun, ...] = (*batch.stored, *batch.removed)
         hashes = [group.hashes.tolist() for group in groups if group.tier is Tier.GPU]
         for block_hash in chain.from_iterable(hashes):
             self._tell(block_hash, batch.seq)

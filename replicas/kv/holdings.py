@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from router.core.events import NO_PARENT, RemovedBlocks, StoredRun
+from router.core.events import NO_PARENT, RemovedRun, StoredRun
 from router.core.types import Tier
 
 OnChange = Callable[[int, Tier, bool], None]
@@ -22,8 +22,8 @@ class Holdings:
         self._on_change = on_change
         self._copies: tuple[dict[int, int], ...] = tuple({} for _ in Tier)
         self._parents: dict[int, int] = {}
-        # Blocks of which the last report, told now, would say something else.
-        self._changed: dict[tuple[int, Tier], None] = {}
+        # Blocks of which the last report, told now, would say something else; with their parents.
+        self._changed: dict[tuple[int, Tier], int] = {}
         self._cleared: set[Tier] = set()
 
     def __len__(self) -> int:
@@ -62,7 +62,8 @@ class Holdings:
     def clear(self, tiers: Sequence[Tier]) -> None:
         """No copy is left on these tiers. O(blocks)."""
         self._cleared.update(tiers)
-        self._changed = {key: None for key in self._changed if key[1] not in tiers}
+        kept = [(key, parent) for key, parent in self._changed.items() if key[1] not in tiers]
+        self._changed = dict(kept)
         for tier in tiers:
             gone = list(self._copies[tier])
             self._copies[tier].clear()
@@ -76,18 +77,20 @@ class Holdings:
 
     def take_changes(
         self, max_blocks: int
-    ) -> tuple[tuple[Tier, ...], tuple[RemovedBlocks, ...], tuple[StoredRun, ...]]:
+    ) -> tuple[tuple[Tier, ...], tuple[RemovedRun, ...], tuple[StoredRun, ...]]:
         """The net changes of at most `max_blocks` blocks, oldest first."""
         cleared, self._cleared = tuple(sorted(self._cleared)), set()
         stored: tuple[list[int], ...] = tuple([] for _ in Tier)
-        removed: tuple[list[int], ...] = tuple([] for _ in Tier)
+        removed: tuple[dict[int, int], ...] = tuple({} for _ in Tier)
         for block_hash, tier in list(self._changed)[:max_blocks]:
-            del self._changed[block_hash, tier]
-            is_held = block_hash in self._copies[tier]
-            (stored if is_held else removed)[tier].append(block_hash)
+            parent = self._changed.pop((block_hash, tier))
+            if block_hash in self._copies[tier]:
+                stored[tier].append(block_hash)
+            else:
+                removed[tier][block_hash] = parent
         runs = [run for tier in Tier for run in self._runs(tier, stored[tier], max_blocks)]
-        groups = [RemovedBlocks(tier, _packed(removed[tier])) for tier in Tier if removed[tier]]
-        return cleared, tuple(groups), tuple(runs)
+        gone = [RemovedRun(tier, _packed(run)) for tier in Tier for run in _chains(removed[tier])]
+        return cleared, tuple(gone), tuple(runs)
 
     def take_all(self, chunk_blocks: int) -> list[tuple[StoredRun, ...]]:
         """All that is held, in at least one chunk; changes until now need not be told any more."""
@@ -102,7 +105,7 @@ class Holdings:
         if key in self._changed:
             del self._changed[key]
         else:
-            self._changed[key] = None
+            self._changed[key] = self._parents[block_hash]
         self._on_change(block_hash, tier, is_held)
 
     def _runs(self, tier: Tier, hashes: Iterable[int], longest: int) -> Iterator[StoredRun]:
@@ -123,6 +126,22 @@ class Holdings:
     def _forget_gone(self, block_hash: int) -> None:
         if not any(block_hash in copies for copies in self._copies):
             self._parents.pop(block_hash, None)
+
+
+def _chains(parents: dict[int, int]) -> Iterator[list[int]]:
+    """Cuts blocks, given with their parents in any order, into runs along their chains."""
+    heads = [block_hash for block_hash, parent in parents.items() if parent not in parents]
+    children = {parent: block_hash for block_hash, parent in parents.items()}
+    left = dict.fromkeys(parents)
+    for head in (*heads, *parents):
+        run: list[int] = []
+        block_hash: int | None = head
+        while block_hash is not None and block_hash in left:
+            del left[block_hash]
+            run.append(block_hash)
+            block_hash = children.get(block_hash)
+        if run:
+            yield run
 
 
 def _packed(hashes: list[int]) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":

@@ -23,6 +23,11 @@ OFFSET_MASK = (1 << OFFSET_BITS) - 1
 
 _ROW = struct.Struct(f"={BUCKET_LANES}Q")
 
+# Numbers as arrays without dimensions: numpy takes half as long as for Python's own.
+_ZERO, _ONE = np.array(0, np.uint64), np.array(1, np.uint64)
+_LANE_BITS, _LANE_MASK = np.array(3), np.array(BUCKET_LANES - 1)
+_BYTE_BITS, _FULL = np.array(3, np.uint8), np.array(BUCKET_LANES, np.uint8)
+
 
 class BlockTable:
     """Maps unsigned 64-bit hashes to lanes; `places[lane]` is `segment << 32 | offset`.
@@ -37,7 +42,7 @@ class BlockTable:
         self._bucket_lanes = buckets * BUCKET_LANES
         self.total_lanes = self._bucket_lanes + max(64, max_blocks // 8)
         self._mask = buckets - 1
-        self._mask_u64 = np.uint64(self._mask)
+        self._mask_array = np.array(self._mask, np.uint64)
         # An empty lane holds 0. Bucket 0, where 0 would be a legal key, is filled with 1, a key of
         # bucket 1: it looks full to all, and its keys live in the overflow area.
         # One lane more, at the place -1, swallows what is written for refused keys.
@@ -65,8 +70,9 @@ class BlockTable:
 
     def find(self, keys: Hashes) -> Lanes:
         """The lane of every hash, `ABSENT` where there is none. O(len(keys)) in a few passes."""
-        buckets = (keys & self._mask_u64).view(np.int64)
-        return self._match(keys, buckets, self._rows.take(buckets, axis=0))
+        buckets = (keys & self._mask_array).view(np.int64)
+        lanes = self._match(keys, buckets, self._rows.take(buckets, axis=0))
+        return np.full(keys.size, ABSENT, np.int64) if lanes is None else lanes
 
     def insert_one(self, key: int) -> int | None:
         """The lane of a hash that is not there yet; none where a full table refuses it."""
@@ -84,12 +90,12 @@ class BlockTable:
         `ABSENT` where a full table refused one. Equal hashes share a lane; where fresh ones do,
         `occupied` has counted each, and the caller takes the surplus off with `discount`.
         """
-        buckets = (keys & self._mask_u64).view(np.int64)
+        buckets = (keys & self._mask_array).view(np.int64)
         rows = self._rows.take(buckets, axis=0)
         lanes = self._match(keys, buckets, rows)
+        if lanes is None:
+            return self._take_lanes(keys, buckets, rows), np.arange(keys.size)
         fresh = (lanes < 0).nonzero()[0]
-        if fresh.size == keys.size:
-            return self._take_lanes(keys, buckets, rows), fresh
         if fresh.size:
             lanes[fresh] = self._take_lanes(keys[fresh], buckets[fresh], rows[fresh])
         return lanes, fresh
@@ -97,6 +103,14 @@ class BlockTable:
     def discount(self, surplus: int) -> None:
         """Takes off `occupied` what was counted twice."""
         self.occupied -= surplus
+
+    def release_one(self, lane: int) -> None:
+        """Empties an occupied lane."""
+        if lane >= self._bucket_lanes:
+            self.release(np.array([lane]))
+            return
+        self._key_view[lane] = 0
+        self.occupied -= 1
 
     def release(self, lanes: Lanes) -> None:
         """Empties distinct occupied lanes."""
@@ -115,33 +129,28 @@ class BlockTable:
     def keys_at(self, lanes: Lanes) -> Hashes:
         return self._keys[lanes]
 
-    def _match(self, keys: Hashes, buckets: Lanes, rows: NDArray[np.uint64]) -> Lanes:
+    def _match(self, keys: Hashes, buckets: Lanes, rows: NDArray[np.uint64]) -> Lanes | None:
+        """The lane of every hash, `ABSENT` where there is none; None where none of them has one."""
         hits = (rows == keys[:, np.newaxis]).ravel().nonzero()[0]
         if hits.size == keys.size:
-            lanes: Lanes = (buckets << 3) + (hits & 7)
+            lanes: Lanes = (buckets << _LANE_BITS) + (hits & _LANE_MASK)
             return lanes
-        lanes = np.empty(keys.size, np.int64)
-        lanes.fill(ABSENT)
-        if hits.size:
-            matched = hits >> 3
-            lanes[matched] = (buckets[matched] << 3) + (hits & 7)
-        if self._overflow:
-            self._match_overflow(keys, buckets, lanes)
-        return lanes
-
-    def _match_overflow(self, keys: Hashes, buckets: Lanes, lanes: Lanes) -> None:
         suspects = self._overflowed.take(buckets).nonzero()[0]
-        if not suspects.size:
-            return
+        if not hits.size and not suspects.size:
+            return None
+        some: Lanes = np.full(keys.size, ABSENT, np.int64)
+        matched = hits >> _LANE_BITS
+        some[matched] = (buckets[matched] << _LANE_BITS) + (hits & _LANE_MASK)
         for at, key in zip(suspects.tolist(), keys[suspects].tolist(), strict=True):
             if key in self._overflow:
-                lanes[at] = self._overflow[key]
+                some[at] = self._overflow[key]
+        return some
 
     def _take_lanes(self, keys: Hashes, buckets: Lanes, rows: NDArray[np.uint64]) -> Lanes:
         """Several keys may want one lane: all write, those who read themselves back have won."""
         free = _first_free(rows)
-        wanted = (buckets << 3) + free
-        is_full = free == BUCKET_LANES
+        wanted = (buckets << _LANE_BITS) + free
+        is_full = free == _FULL
         if np.count_nonzero(is_full):
             self._take_overflow_lanes(keys, is_full.nonzero()[0], wanted)
         self._keys[wanted] = keys
@@ -194,6 +203,6 @@ def _first_free(rows: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
     Eight booleans are read as one integer, of which the lowest set bit and all below are counted.
     """
-    empty = (rows == 0).view(np.uint64).ravel()
-    lanes: NDArray[np.uint8] = np.bitwise_count(empty ^ (empty - np.uint64(1))) >> 3
+    empty = (rows == _ZERO).view(np.uint64).ravel()
+    lanes: NDArray[np.uint8] = np.bitwise_count(empty ^ (empty - _ONE)) >> _BYTE_BITS
     return lanes

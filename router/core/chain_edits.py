@@ -58,10 +58,37 @@ class ChainEditor:
         self._chains.touch(touched)
 
     def alter(self, hashes: Hashes, change: Change) -> int:
-        """Applies a change to those blocks that are known; returns how many are.
+        """Applies a change to those blocks of a chain run that are known; returns how many are.
 
         Blocks that nobody holds any more leave at once.
         """
+        keys = hashes.data
+        total, at = len(keys), 0
+        while at < total:
+            found = self._chains.jump(keys, at, total)
+            if found is None or not found[2]:
+                return at + self._alter_each(hashes[at:], change)
+            segment, first, length = found
+            part = hashes[at : at + length]
+            own = self._carve(segment, first, length, self._lanes_of_part(segment, part))
+            self._apply(own, change)
+            if self._fields.holders[own] == EMPTY:
+                self._drop_run(own, part)
+            at += length
+        return total
+
+    def _drop_run(self, segment: int, hashes: Hashes) -> None:
+        if len(hashes) > _FEW_BLOCKS:
+            self._drop(segment, self._table.find(hashes))
+            return
+        for key in hashes.tolist():
+            lane = self._table.find_one(key)
+            assert lane is not None
+            self._table.release_one(lane)
+            self._chains.thin(segment, 1)
+
+    def _alter_each(self, hashes: Hashes, change: Change) -> int:
+        """As `alter`, block by block and in any order."""
         lanes = self._table.find(hashes)
         lanes = lanes[lanes >= 0]
         places = self._table.places[lanes]
@@ -119,8 +146,9 @@ class ChainEditor:
 
     def _place_each(self, hashes: Hashes, tail: int, change: Change) -> list[int]:
         """As `place`, block by block; returns the segments in the order of the run."""
+        refused = self._table.refused
         lanes, fresh = self._table.find_or_insert(hashes)
-        if fresh.size == lanes.size and lanes.min() >= 0:
+        if fresh.size == lanes.size and self._table.refused == refused:
             return [self._append(lanes, tail, change)]
         ordered = np.sort(lanes)
         if ordered[0] < 0 or (ordered[1:] == ordered[:-1]).any():

@@ -38,8 +38,8 @@ class StoredRun:
 
 
 @dataclass(frozen=True, slots=True)
-class RemovedBlocks:
-    """Blocks of any chains that are no longer reusable on a tier; `hashes` has shape [blocks]."""
+class RemovedRun:
+    """Consecutive blocks of one chain, in its order, that are no longer reusable on a tier."""
 
     tier: Tier
     hashes: Hashes
@@ -57,7 +57,7 @@ class EventBatch:
     incarnation: Incarnation
     seq: int
     stored: tuple[StoredRun, ...] = ()
-    removed: tuple[RemovedBlocks, ...] = ()
+    removed: tuple[RemovedRun, ...] = ()
     cleared: tuple[Tier, ...] = ()
 
     @property
@@ -109,7 +109,7 @@ class SnapshotChunk:
 _Head = tuple[ReplicaId, Incarnation, int]
 
 
-def _blocks(groups: Sequence[StoredRun | RemovedBlocks]) -> int:
+def _blocks(groups: Sequence[StoredRun | RemovedRun]) -> int:
     return sum(len(group.hashes) for group in groups)
 
 
@@ -119,13 +119,13 @@ def _pack(
     flags: int,
     index: int,
     stored: Sequence[StoredRun],
-    removed: Sequence[RemovedBlocks],
+    removed: Sequence[RemovedRun],
 ) -> bytes:
     replica_id, incarnation, seq = head
     name = replica_id.encode()
     counts = len(stored), len(removed)
     header = _HEADER.pack(kind, flags, 0, len(name), index, 0, incarnation, seq, *counts)
-    groups: list[StoredRun | RemovedBlocks] = [*stored, *removed]
+    groups: list[StoredRun | RemovedRun] = [*stored, *removed]
     return b"".join(
         (
             header,
@@ -139,7 +139,7 @@ def _pack(
 
 def _unpack(
     kind: bytes, data: bytes | memoryview
-) -> tuple[_Head, int, int, tuple[StoredRun, ...], tuple[RemovedBlocks, ...]]:
+) -> tuple[_Head, int, int, tuple[StoredRun, ...], tuple[RemovedRun, ...]]:
     try:
         return _unpack_checked(kind, data)
     except (struct.error, ValueError) as error:
@@ -148,7 +148,7 @@ def _unpack(
 
 def _unpack_checked(
     kind: bytes, data: bytes | memoryview
-) -> tuple[_Head, int, int, tuple[StoredRun, ...], tuple[RemovedBlocks, ...]]:
+) -> tuple[_Head, int, int, tuple[StoredRun, ...], tuple[RemovedRun, ...]]:
     found, flags, _, name_bytes, index, _, incarnation, seq, runs, groups = _HEADER.unpack_from(
         data
     )
@@ -171,6 +171,6 @@ def _unpack_checked(
         if group < runs:
             stored.append(StoredRun(Tier(tier), parents[group], part))
         else:
-            removed.append(RemovedBlocks(Tier(tier), part))
+            removed.append(RemovedRun(Tier(tier), part))
     head = (ReplicaId(name), Incarnation(incarnation), seq)
     return head, flags, index, tuple(stored), tuple(removed)

@@ -23,6 +23,7 @@ from xxhash import xxh3_64_intdigest
 from router.core.types import BlockHash
 
 _DOMAIN = b"warmpath/1"
+_WIRE = np.dtype("<u8")
 _ADAPTER, _SALT, _IMAGE, _EMBEDDINGS, _OPAQUE = range(1, 6)
 _NO_KEYS: Mapping[int, tuple[bytes, ...]] = MappingProxyType({})
 
@@ -139,7 +140,7 @@ def pack_hashes(hashes: NDArray[np.uint64]) -> bytes:
 
 def unpack_hashes(data: bytes | memoryview) -> NDArray[np.uint64]:
     """The inverse of `pack_hashes`, without a copy."""
-    return np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
+    return np.frombuffer(data, _WIRE).astype(np.uint64, copy=False)
 
 
 def _key(kind: int, *payload: bytes) -> bytes:

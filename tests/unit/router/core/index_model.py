@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from router.core.events import NO_PARENT, EventBatch, RemovedBlocks, StoredRun
+from router.core.events import NO_PARENT, EventBatch, RemovedRun, StoredRun
 from router.core.hashing import hash_blocks
 from router.core.types import BookingId, Incarnation, ReplicaId, Tier
 
@@ -27,19 +27,19 @@ def run(text: str, *, after: str = "", tier: Tier = Tier.GPU) -> StoredRun:
     return StoredRun(tier, parent, hashes[len(after) :])
 
 
-def gone(text: str, *, after: str = "", tier: Tier = Tier.GPU) -> RemovedBlocks:
-    return RemovedBlocks(tier, chain(after + text)[len(after) :])
+def gone(text: str, *, after: str = "", tier: Tier = Tier.GPU) -> RemovedRun:
+    return RemovedRun(tier, chain(after + text)[len(after) :])
 
 
 def batch(
     seq: int,
-    *changes: StoredRun | RemovedBlocks,
+    *changes: StoredRun | RemovedRun,
     replica: ReplicaId = R1,
     incarnation: Incarnation = FIRST_LIFE,
     cleared: tuple[Tier, ...] = (),
 ) -> EventBatch:
     stored = tuple(change for change in changes if isinstance(change, StoredRun))
-    removed = tuple(change for change in changes if isinstance(change, RemovedBlocks))
+    removed = tuple(change for change in changes if isinstance(change, RemovedRun))
     return EventBatch(replica, incarnation, seq, stored, removed, cleared)
 
 

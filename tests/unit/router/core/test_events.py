@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.core.errors import MalformedMessage
-from router.core.events import EventBatch, RemovedBlocks, SnapshotChunk, StoredRun
+from router.core.events import EventBatch, RemovedRun, SnapshotChunk, StoredRun
 from router.core.types import Incarnation, ReplicaId, Tier
 
 u64 = st.integers(0, (1 << 64) - 1)
 tiers = st.sampled_from(Tier)
 hashes = st.lists(u64, max_size=5).map(lambda values: np.array(values, np.uint64))
 runs = st.lists(st.builds(StoredRun, tiers, u64, hashes), max_size=3).map(tuple)
-groups = st.lists(st.builds(RemovedBlocks, tiers, hashes), max_size=3).map(tuple)
+groups = st.lists(st.builds(RemovedRun, tiers, hashes), max_size=3).map(tuple)
 names = st.text(max_size=20).filter(lambda text: "\0" not in text).map(ReplicaId)
 cleared = st.lists(tiers, unique=True).map(lambda found: tuple(sorted(found)))
 batches = st.builds(

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.events import NO_PARENT, EventBatch, RemovedBlocks, SnapshotChunk, StoredRun
+from router.core.events import NO_PARENT, EventBatch, RemovedRun, SnapshotChunk, StoredRun
 from router.core.index import BlockIndex
 from router.core.streams import Outcome
 from router.core.types import BookingId, Incarnation, ReplicaId, Slot, Tier
@@ -29,10 +29,11 @@ def runs(draw: st.DrawFn) -> StoredRun:
 
 
 @st.composite
-def removals(draw: st.DrawFn) -> RemovedBlocks:
+def removals(draw: st.DrawFn) -> RemovedRun:
     hashes = chain(draw(st.sampled_from(PROMPTS)))
-    picked = draw(st.lists(st.integers(0, len(hashes) - 1), min_size=1, unique=True))
-    return RemovedBlocks(draw(tiers), hashes[picked])
+    start = draw(st.integers(0, len(hashes) - 1))
+    stop = draw(st.integers(start + 1, len(hashes)))
+    return RemovedRun(draw(tiers), hashes[start:stop])
 
 
 tiers = st.sampled_from([Tier.GPU, Tier.GPU, Tier.CPU, Tier.STORAGE])
@@ -130,7 +131,7 @@ def _store(replica: ReplicaId, stored: list[StoredRun]) -> Callable[[Pair], None
     return lambda pair: pair.send(replica, lambda b: _with(b, stored=tuple(stored)))
 
 
-def _remove(replica: ReplicaId, removed: list[RemovedBlocks]) -> Callable[[Pair], None]:
+def _remove(replica: ReplicaId, removed: list[RemovedRun]) -> Callable[[Pair], None]:
     return lambda pair: pair.send(replica, lambda b: _with(b, removed=tuple(removed)))
 
 
@@ -145,7 +146,7 @@ def _clear(
 def _with(
     batch: EventBatch,
     stored: tuple[StoredRun, ...] = (),
-    removed: tuple[RemovedBlocks, ...] = (),
+    removed: tuple[RemovedRun, ...] = (),
     cleared: tuple[Tier, ...] = (),
 ) -> EventBatch:
     return EventBatch(batch.replica_id, batch.incarnation, batch.seq, stored, removed, cleared)
