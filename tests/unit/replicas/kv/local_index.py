@@ -1,0 +1,59 @@
+"""A block index in this process, as the publisher reaches it: the real desk over the real index."""
+
+import time
+from random import Random
+
+import numpy as np
+
+from router.core.errors import IndexUnavailable
+from router.core.events import EventBatch, SnapshotChunk
+from router.core.index import BlockIndex
+from router.core.ledger import LoadLedger
+from router.core.types import Incarnation, ReplicaId
+from router.selector import Selector
+from router.serve.event_desk import EventDesk
+from router.serve.leases import ReplicaLeases
+from router.serve.wire import Receipt, decode_registration
+
+
+class LocalIndex:
+    """`is_down` refuses every call; `restart` forgets everything."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self._lives = 0
+        self.restart()
+
+    def restart(self) -> None:
+        self._lives += 1
+        self.index = BlockIndex(100_000, 4)
+        leases = ReplicaLeases(4, stale_after_s=1e9, forget_after_s=1e9)
+        selector = Selector(self.index, LoadLedger(4), leases, Random(1))
+        self._desk = EventDesk(self.index, selector, leases, Incarnation(self._lives))
+
+    def blocks(self, replica_id: ReplicaId) -> set[int]:
+        """All that the index believes this replica's engine to hold."""
+        if replica_id not in self.index.blocks_by_replica():
+            return set()
+        runs = [run for part in self.index.snapshot(replica_id) for run in part.stored]
+        return set(np.concatenate([run.hashes for run in runs]).tolist()) if runs else set()
+
+    async def register(self, registration: bytes) -> Receipt:
+        self._check()
+        return self._desk.register(decode_registration(registration), time.monotonic())
+
+    async def apply(self, events: bytes) -> Receipt:
+        self._check()
+        return self._desk.apply(EventBatch.unpack(events), time.monotonic())
+
+    async def snapshot(self, part: bytes) -> Receipt:
+        self._check()
+        return self._desk.snapshot(SnapshotChunk.unpack(part), time.monotonic())
+
+    async def forget(self, registration: bytes) -> Receipt:
+        self._check()
+        return self._desk.forget(decode_registration(registration))
+
+    def _check(self) -> None:
+        if self.is_down:
+            raise IndexUnavailable("down")
