@@ -2,13 +2,18 @@
 
 import asyncio
 import json
+import os
+import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from replicas.engines.protocol import EngineRequest
+from replicas.engines.protocol import EngineRequest, Routing
 from replicas.server import LLMServer
+from replicas.settlement import Cause, Settlement
 from router.core.errors import ConfigurationError, EngineDead, RequestRejected
+from router.core.types import BookingId, ReplicaId
 from tests.contract.engine_client import fresh_prompt, make_request
 
 FAST = {"prefill_ms_per_token": 0.0, "prefill_base_ms": 0.1, "decode_ms_per_token": 0.1}
@@ -22,11 +27,54 @@ async def collect(replica: LLMServer, request: EngineRequest) -> list[bytes]:
     return [item async for item in replica.generate(request) if isinstance(item, bytes)]
 
 
-async def test_metadata_describes_the_engine_as_plain_data() -> None:
+def routed(request: EngineRequest, *forecast_blocks: int) -> EngineRequest:
+    """As if another replica had been chosen."""
+    overlaps = (0,) * len(forecast_blocks)
+    routing = Routing(BookingId(1), (ReplicaId("other"),), overlaps, forecast_blocks, None, 0.0)
+    return replace(request, routing=routing)
+
+
+async def test_metadata_describes_engine_and_replica_as_plain_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    before_ns = time.time_ns()
     replica = server(block_size=16)
     metadata = await replica.record_replica_metadata()
     assert (metadata["model"], metadata["block_size"]) == ("m", 16)
+    assert (metadata["hash_algorithm"], metadata["hash_seed"]) == ("xxh3_64", "7")
+    assert metadata["replica_id"] == f"process-{os.getpid()}"
+    assert before_ns < metadata["incarnation"] < time.time_ns()
     assert json.loads(json.dumps(metadata)) == metadata
+    await replica.shutdown()
+
+
+async def test_a_started_replica_has_an_empty_cache() -> None:
+    replica = server()
+    assert (await replica.cache_counters())["blocks"] == 0
+    await replica.shutdown()
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_a_settlement_ends_the_answer_to_a_routed_request_only(is_stream: bool) -> None:
+    replica = server(block_size=4, max_model_len=200)
+    request = make_request(fresh_prompt(9), is_stream=is_stream)
+    plain = [item async for item in replica.generate(request)]
+    assert all(isinstance(item, bytes) for item in plain)
+    *answer, settled = [item async for item in replica.generate(routed(request, 0))]
+    assert answer
+    assert all(isinstance(item, bytes) for item in answer)
+    assert settled == Settlement(4, (8,), (0,), (Cause.REROUTED,))
+    *_, settled = [item async for item in replica.generate(routed(request, 2))]
+    assert settled == Settlement(4, (8,), (2,), (None,))
+    await replica.shutdown()
+
+
+async def test_a_reset_is_in_the_books_before_the_engine_says_so() -> None:
+    replica = server(block_size=4, max_model_len=200)
+    await collect(replica, make_request(fresh_prompt(9)))
+    assert await replica.reset_prefix_cache()
+    assert (await replica.cache_counters())["blocks"] == 0
     await replica.shutdown()
 
 
@@ -36,6 +84,7 @@ async def test_the_first_callers_share_one_start() -> None:
     first, metadata, _ = await asyncio.gather(
         collect(replica, request), replica.record_replica_metadata(), replica.check_health()
     )
+    assert isinstance(first[0], bytes)
     assert json.loads(first[0])["usage"]["prompt_tokens"] == 10
     assert await replica.record_replica_metadata() == metadata
     await replica.shutdown()
