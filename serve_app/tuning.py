@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from router.configuration import RoutingConfig, configuration_error
+from router.policies.registry import make_policy
 from router.rules import PolicyConfig, WorkloadRules
 from router.serve.index_link import LinkSettings
 
@@ -24,6 +25,7 @@ class Tuned:
 def tuned(config: RoutingConfig) -> Tuned:
     """Raises `ConfigurationError` naming the key."""
     default = PolicyConfig(policy=config.policy, parameters=config.parameters)
+    make_policy(default.spec())  # names the key as it stands in the file
     rules = WorkloadRules(config.rules, default)
     link = LinkSettings(
         deadline_s=config.index_deadline_ms / 1000,

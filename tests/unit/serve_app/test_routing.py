@@ -1,0 +1,212 @@
+"""A request's routing from decision to end, over a whole block index in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from random import Random
+
+import numpy as np
+import pytest
+
+from replicas.engines.protocol import EngineRequest, Route
+from router.core.errors import IndexUnavailable
+from router.core.events import NO_PARENT, EventBatch, StoredRun
+from router.core.hashing import hash_blocks
+from router.core.types import Incarnation, ReplicaId, Tenant, Tier
+from router.serve.index_client import IndexClient
+from router.serve.index_service import IndexService
+from router.serve.index_settings import IndexSettings
+from router.serve.switchboard import DeploymentKey, Member, Switchboard
+from router.serve.wire import Landing, Registration, decode_landing, encode
+from serve_app.admission import Admitted
+from serve_app.prompt_blocks import hash_prompts
+from serve_app.routing import ClientHints, LiveRequest, ModelRouter
+from serve_app.tuning import Tuning, parse_tuning
+
+BLOCK_SIZE = 4
+R1, R2 = ReplicaId("r1"), ReplicaId("r2")
+NO_HINTS = ClientHints()
+
+
+class LocalIndex:
+    """The actor's inside, asked without Ray. `is_down` refuses every call."""
+
+    def __init__(self, *replicas: ReplicaId) -> None:
+        settings = IndexSettings(max_replicas=8, max_blocks=4096, max_bookings=64)
+        self.service = IndexService(settings, Incarnation(1), Random(1))
+        self.is_down = False
+        for replica_id in replicas:
+            self.service.register(encode(Registration(replica_id, 1)), self.now())
+
+    def hold(self, replica_id: ReplicaId, prompt: bytes) -> None:
+        run = StoredRun(Tier.GPU, NO_PARENT, hash_blocks(prompt, BLOCK_SIZE))
+        batch = EventBatch(replica_id, Incarnation(1), 0, (run,))
+        self.service.apply(batch.pack(), self.now())
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def exchange(self, flight: bytes) -> Landing:
+        if self.is_down:
+            raise IndexUnavailable("down")
+        return decode_landing(self.service.exchange(flight, self.now()))
+
+
+def prompt(*token_ids: int) -> bytes:
+    return np.array(token_ids, dtype="<u4").tobytes()
+
+
+def admitted(*prompts: bytes, block_size: int = BLOCK_SIZE) -> Admitted:
+    request = EngineRequest("id", Route.COMPLETIONS, b"{}", prompts, None, False)
+    blocks = hash_prompts(prompts, block_size, None)
+    return Admitted("model", Tenant("t"), request, blocks)
+
+
+def members(*replicas: ReplicaId, block_size: int | None = BLOCK_SIZE) -> Sequence[Member]:
+    return [Member(replica_id, block_size) for replica_id in replicas]
+
+
+@pytest.fixture
+async def index() -> LocalIndex:
+    return LocalIndex(R1, R2)
+
+
+@pytest.fixture
+def tuning() -> Tuning:
+    return Tuning()
+
+
+@pytest.fixture
+async def router(index: LocalIndex, tuning: Tuning) -> AsyncIterator[ModelRouter]:
+    client = IndexClient(index, Random(2), parse_tuning({"index_deadline_ms": 1000}).link)
+    yield ModelRouter(client, tuning, BLOCK_SIZE)
+    await client.close()
+
+
+async def until_booked(index: LocalIndex, replica_id: ReplicaId | None) -> None:
+    """Waits until exactly this replica has a request booked, or none where it is None."""
+    leases = {lease.slot: lease.replica_id for lease in index.service.leases.leases()}
+    for _ in range(2000):
+        counts = index.service.ledger.requests
+        booked = [name for slot, name in leases.items() if counts[slot]]
+        if booked == ([] if replica_id is None else [replica_id]):
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"booked on {booked}")
+
+
+async def test_a_request_brings_along_where_to_and_what_is_expected_there(
+    router: ModelRouter, index: LocalIndex
+) -> None:
+    ids = prompt(*range(14))
+    index.hold(R2, ids)
+    live = await router.begin(admitted(ids), NO_HINTS)
+    routing = live.routing
+    assert routing.ranked[0] == R2
+    assert (routing.overlap_blocks, routing.forecast_blocks) == ((3,), (3,))
+    assert (routing.decided_seq, routing.is_fallback) == (0, False)
+
+
+async def test_an_end_releases_what_was_booked(router: ModelRouter, index: LocalIndex) -> None:
+    live = await router.begin(admitted(prompt(*range(14))), NO_HINTS)
+    await until_booked(index, live.route.replica_id)
+    router.end(live)
+    router.end(live)
+    await until_booked(index, None)
+
+
+async def test_a_completed_call_releases_although_its_client_still_reads(
+    router: ModelRouter, index: LocalIndex
+) -> None:
+    live = await router.begin(admitted(prompt(*range(14))), NO_HINTS)
+    router.on_completed(live.route.booking_id)
+    await until_booked(index, None)
+
+
+async def test_the_booking_follows_the_request_to_another_replica(
+    router: ModelRouter, index: LocalIndex
+) -> None:
+    index.hold(R1, prompt(*range(14)))
+    live = await router.begin(admitted(prompt(*range(14))), NO_HINTS)
+    router.on_routed(live.route.booking_id, R2)
+    assert live.replica_id == R2
+    await until_booked(index, R2)
+
+
+async def test_a_replica_that_failed_a_request_is_not_chosen_for_it_again(
+    router: ModelRouter, index: LocalIndex
+) -> None:
+    ids = prompt(*range(14))
+    index.hold(R2, ids)
+    live = await router.begin(admitted(ids), NO_HINTS, [R2])
+    assert live.routing.ranked == (R1,)
+    assert live.routing.forecast_blocks == (0,)
+
+
+async def test_a_replica_that_serve_has_lost_is_chosen_no_more(
+    router: ModelRouter, index: LocalIndex
+) -> None:
+    """Its lease in the index lives on for seconds."""
+    ids = prompt(*range(14))
+    index.hold(R2, ids)
+    assert (await router.begin(admitted(ids), NO_HINTS)).routing.ranked[0] == R2
+    router.on_members(members(R1))
+    await asyncio.sleep(0)
+    assert (await router.begin(admitted(ids), NO_HINTS)).routing.ranked == (R1,)
+
+
+async def test_the_block_size_is_what_running_replicas_say(router: ModelRouter) -> None:
+    router.on_members([*members(R1, R2, block_size=2), *members(ReplicaId("r3"), block_size=None)])
+    assert router.block_size == 2
+    live = await router.begin(admitted(prompt(*range(14)), block_size=BLOCK_SIZE), NO_HINTS)
+    assert live.block_size == 2
+
+
+async def test_without_an_index_the_request_goes_to_a_member(
+    router: ModelRouter, index: LocalIndex
+) -> None:
+    router.on_members(members(R1))
+    index.is_down = True
+    await asyncio.sleep(0)
+    live = await router.begin(admitted(prompt(*range(14))), NO_HINTS)
+    assert live.routing.is_fallback
+    assert live.routing.ranked == (R1,)
+    assert live.route.reason == "fallback:unavailable"
+
+
+async def test_prompts_of_a_list_have_a_forecast_each(
+    router: ModelRouter, index: LocalIndex
+) -> None:
+    held, other = prompt(*range(14)), prompt(*range(50, 60))
+    index.hold(R1, held)
+    live = await router.begin(admitted(other, held, other), NO_HINTS)
+    assert live.routing.ranked[0] == R1
+    assert live.routing.forecast_blocks == (0, 3, 2)
+
+
+async def test_a_rule_names_the_policy_and_a_change_counts_from_the_next_request(
+    router: ModelRouter, tuning: Tuning
+) -> None:
+    async def begin(hints: ClientHints) -> LiveRequest:
+        return await router.begin(admitted(prompt(*range(14))), hints)
+
+    tuning.current = parse_tuning(
+        {
+            "policy": "least_loaded",
+            "rules": [
+                {"name": "s", "policy": "round_robin", "match": {"has_session_hint": True}},
+            ],
+        }
+    )
+    assert (await begin(NO_HINTS)).policy.policy.name == "least_loaded"
+    with_session = await begin(ClientHints(session_hint="a"))
+    assert with_session.policy.rule == "s"
+    assert with_session.route.reason.startswith("round_robin")
+
+
+async def test_the_switchboard_tells_late_listeners_who_is_there(router: ModelRouter) -> None:
+    switchboard, key = Switchboard(), DeploymentKey("app", "llm")
+    switchboard.report_members(key, members(R1, block_size=8))
+    switchboard.connect(key, router)
+    assert router.block_size == 8
+    assert switchboard.listener(key) is router
+    assert switchboard.listener(DeploymentKey("other", "llm")) is None
