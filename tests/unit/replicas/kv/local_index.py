@@ -5,11 +5,13 @@ from random import Random
 
 import numpy as np
 
+from replicas.engines.protocol import EngineRequest, Routing
 from router.core.errors import IndexUnavailable
 from router.core.events import EventBatch, SnapshotChunk
+from router.core.hashing import NO_EXTRA_KEYS, hash_blocks, salt
 from router.core.index import BlockIndex
 from router.core.ledger import LoadLedger
-from router.core.types import Incarnation, ReplicaId
+from router.core.types import BookingId, Incarnation, ReplicaId
 from router.selector import Selector
 from router.serve.event_desk import EventDesk
 from router.serve.leases import ReplicaLeases
@@ -37,6 +39,20 @@ class LocalIndex:
             return set()
         runs = [run for part in self.index.snapshot(replica_id) for run in part.stored]
         return set(np.concatenate([run.hashes for run in runs]).tolist()) if runs else set()
+
+    def route(self, request: EngineRequest, replica_id: ReplicaId, block_size: int) -> Routing:
+        """What a router that asks now would say: one engine request a prompt."""
+        known = self.blocks(replica_id)
+        keys = NO_EXTRA_KEYS if request.cache_salt is None else salt(request.cache_salt)
+        overlaps, forecasts = [], []
+        for prompt in request.prompts:
+            hashes = hash_blocks(prompt, block_size, keys).tolist()
+            overlaps.append([*(h in known for h in hashes), False].index(False))
+            forecasts.append(min(overlaps[-1], (len(prompt) // 4 - 1) // block_size))
+        seq = self.index.applied_seq(replica_id)
+        return Routing(
+            BookingId(1), (replica_id,), tuple(overlaps), tuple(forecasts), seq, time.time()
+        )
 
     async def register(self, registration: bytes) -> Receipt:
         self._check()

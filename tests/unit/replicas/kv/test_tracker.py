@@ -4,12 +4,10 @@ import asyncio
 from array import array
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
-from time import time
 from typing import Any
 
 import pytest
 
-from replicas.engines.protocol import EngineRequest, Routing
 from replicas.engines.sim import SimEngine
 from replicas.kv import subscriber, tracker
 from replicas.kv.events import BlockRemoved, BlockStored, EngineBatch, KVEvent, decode_engine_batch
@@ -18,8 +16,8 @@ from replicas.kv.tracker import CacheTracker, TrackerSettings
 from replicas.settlement import Cause, Settlement
 from router.configuration import SimConfig
 from router.core.errors import ConfigurationError, EngineDead
-from router.core.hashing import NO_EXTRA_KEYS, hash_blocks, salt
-from router.core.types import BookingId, ReplicaId
+from router.core.hashing import hash_blocks
+from router.core.types import ReplicaId
 from tests.contract.engine_client import collect_with_report, fresh_prompt, make_request
 from tests.unit.replicas.kv.local_index import LocalIndex
 
@@ -40,12 +38,6 @@ SIM = SimConfig(
 )
 
 
-def hashes_of(prompt: list[int], cache_salt: str | None = None) -> list[int]:
-    keys = NO_EXTRA_KEYS if cache_salt is None else salt(cache_salt)
-    hashes: list[int] = hash_blocks(array("I", prompt).tobytes(), BLOCK_SIZE, keys).tolist()
-    return hashes
-
-
 @dataclass
 class Replica:
     """A simulated engine, its tracker, and the index that is told."""
@@ -54,25 +46,12 @@ class Replica:
     tracker: CacheTracker
     index: LocalIndex
 
-    async def serve(
-        self, *prompts: list[int], overlap: int | None = None, **options: Any
-    ) -> Settlement:
+    async def serve(self, *prompts: list[int], **options: Any) -> Settlement:
         """Settles against what the index knows at the start, as if the router had asked it."""
         request = make_request(*prompts, **options)
-        routing = self.route(request, overlap)
+        routing = self.index.route(request, R1, BLOCK_SIZE)
         _, report = await collect_with_report(self.engine, request)
         return await self.tracker.settlement(request, routing, report)
-
-    def route(self, request: EngineRequest, overlap: int | None = None) -> Routing:
-        known = self.index.blocks(R1)
-        overlaps, forecasts = [], []
-        for prompt in request.prompts:
-            ids = list(array("I", prompt))
-            held = [h in known for h in hashes_of(ids, request.cache_salt)]
-            overlaps.append(overlap if overlap is not None else (held + [False]).index(False))
-            forecasts.append(min(overlaps[-1], (len(ids) - 1) // BLOCK_SIZE))
-        seq = self.index.index.applied_seq(R1)
-        return Routing(BookingId(1), (R1,), tuple(overlaps), tuple(forecasts), seq, time())
 
     def engine_blocks(self) -> set[int]:
         """The simulated engine's own truth; it names blocks by the router's hashes."""
@@ -175,7 +154,7 @@ async def test_a_list_and_its_choices_settle_one_by_one(replica: Replica) -> Non
     await replica.serve(known)
     await replica.until_exact()
     request = make_request(known, other, n=2, temperature=1)
-    one = replica.route(request)
+    one = replica.index.route(request, R1, BLOCK_SIZE)
     routing = replace(one, overlap_blocks=(2, 2, 0, 0), forecast_blocks=(2, 2, 0, 2))
     _, report = await collect_with_report(replica.engine, request)
     settled = await replica.tracker.settlement(request, routing, report)
@@ -259,7 +238,8 @@ async def test_an_index_that_comes_back_empty_is_told_everything(replica: Replic
     longer = prompt + fresh_prompt(9)
     await replica.serve(longer)
     await replica.until_exact()
-    assert set(hashes_of(longer)) <= replica.index.blocks(R1)
+    hashes = hash_blocks(array("I", longer).tobytes(), BLOCK_SIZE)
+    assert set(hashes.tolist()) <= replica.index.blocks(R1)
 
 
 async def test_serving_goes_on_when_telling_the_index_fails_in_a_way_nobody_foresaw(
