@@ -72,7 +72,7 @@ class BlockTable:
         """The lane of every hash, `ABSENT` where there is none. O(len(keys)) in a few passes."""
         buckets = (keys & self._mask_array).view(np.int64)
         lanes = self._match(keys, buckets, self._rows.take(buckets, axis=0))
-        return np.full(keys.size, ABSENT, np.int64) if lanes is None else lanes
+        return _absent(keys.size) if lanes is None else lanes
 
     def insert_one(self, key: int) -> int | None:
         """The lane of a hash that is not there yet; none where a full table refuses it."""
@@ -138,7 +138,7 @@ class BlockTable:
         suspects = self._overflowed.take(buckets).nonzero()[0]
         if not hits.size and not suspects.size:
             return None
-        some: Lanes = np.full(keys.size, ABSENT, np.int64)
+        some = _absent(keys.size)
         matched = hits >> _LANE_BITS
         some[matched] = (buckets[matched] << _LANE_BITS) + (hits & _LANE_MASK)
         for at, key in zip(suspects.tolist(), keys[suspects].tolist(), strict=True):
@@ -149,7 +149,7 @@ class BlockTable:
     def _take_lanes(self, keys: Hashes, buckets: Lanes, rows: NDArray[np.uint64]) -> Lanes:
         """Several keys may want one lane: all write, those who read themselves back have won."""
         free = _first_free(rows)
-        wanted = (buckets << _LANE_BITS) + free
+        wanted: Lanes = (buckets << _LANE_BITS) + free
         is_full = free == _FULL
         if np.count_nonzero(is_full):
             self._take_overflow_lanes(keys, is_full.nonzero()[0], wanted)
@@ -196,6 +196,11 @@ class BlockTable:
         assert lanes.size == self.occupied
         assert np.array_equal(self.find(self._keys[lanes]), lanes)
         assert int(self._overflowed.sum()) == len(self._overflow)
+
+
+def _absent(count: int) -> Lanes:
+    lanes: Lanes = np.full(count, ABSENT, np.int64)
+    return lanes
 
 
 def _first_free(rows: NDArray[np.uint64]) -> NDArray[np.uint8]:

@@ -28,6 +28,8 @@ class ChainMap:
         self.table = BlockTable(max_blocks)
         self.segments = SegmentTable(self.table.total_lanes)
         self.sets = sets
+        self._find = self.table.find_one
+        self._places = self.table.place_view
         self._tick = 0
 
     @property
@@ -104,16 +106,21 @@ class ChainMap:
         None where the block is unknown; length 0 where the segment has holes, so that nothing can
         be said about more than one block without reading each.
         """
-        lane = self.table.find_one(keys[at])
+        lane = self._find(keys[at])
         if lane is None:
             return None
-        place = self.table.place_view[lane]
+        place = self._places[lane]
         segment, offset = place >> OFFSET_BITS, place & OFFSET_MASK
-        reach = min(total - at, self.segments.last[segment] - offset + 1)
-        if reach > 1:
-            if not self.segments.is_whole[segment]:
-                return segment, offset, 0
-            reach = self._agreeing(keys, at, place, reach)
+        reach = self.segments.last[segment] - offset + 1
+        if reach > total - at:
+            reach = total - at
+        if reach == 1:
+            return segment, offset, 1
+        if not self.segments.is_whole[segment]:
+            return segment, offset, 0
+        lane = self._find(keys[at + reach - 1])
+        if lane is None or self._places[lane] != place + reach - 1:
+            reach = self._agreeing(keys, at, place, reach - 1)
         return segment, offset, reach
 
     def _agreeing(self, keys: memoryview, at: int, place: int, most: int) -> int:
@@ -121,15 +128,15 @@ class ChainMap:
 
         Two blocks that lie as far apart in the segment as in the prompt prove all between them.
         """
-        find, places = self.table.find_one, self.table.place_view
-        low, high, step = 1, most, most
+        find, places = self._find, self._places
+        low, high = 1, most
         while low < high:
-            lane = find(keys[at + step - 1])
-            if lane is not None and places[lane] == place + step - 1:
-                low = step
+            middle = (low + high + 1) >> 1
+            lane = find(keys[at + middle - 1])
+            if lane is not None and places[lane] == place + middle - 1:
+                low = middle
             else:
-                high = step - 1
-            step = (low + high + 1) // 2
+                high = middle - 1
         return low
 
     def segment_ending_with(self, block_hash: int) -> int:

@@ -1,7 +1,7 @@
 """How much of a prompt each replica holds, from the pieces of its chain."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,7 @@ _COUNTED_AT_ONCE = 255
 """Pieces whose bits can be added up in one byte."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(NamedTuple):
     """Leading blocks of one prompt by slot. The arrays are not to be written.
 
     `tiers`, int32 [3, max_replicas]: row t counts the leading blocks that are each held at tier t

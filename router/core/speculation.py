@@ -112,45 +112,61 @@ class Speculation:
         `confirmed` is what is held for certain, according to the prompt's `pieces`; returned as it
         is where that is all.
         """
-        if not self._begins_where_a_piece_ends(hashes.data, pieces):
-            return confirmed
-        spans: dict[Slot, list[tuple[int, int]]] = {}
-        for place, expectation in self._along(hashes):
-            reach = place + _common(hashes[place:], expectation.hashes[expectation.start :])
-            spans.setdefault(expectation.slot, []).append((place, reach))
-        if not spans:
+        begun = self._beginning_where_a_piece_ends(hashes.data, pieces) if len(hashes) else []
+        if not begun:
             return confirmed
         depths = confirmed.copy()
-        for slot, parts in spans.items():
-            depths[slot] = self._depth(hashes, slot, int(confirmed[slot]), parts)
+        for place, expectation in begun:
+            slot = expectation.slot
+            if confirmed[slot] == place:
+                depth = place + _common(hashes[place:], expectation.hashes[expectation.start :])
+                depth = self._further(hashes, pieces, slot, place, depth)
+                depths[slot] = max(depth, int(depths[slot]))
         return depths
 
-    def _begins_where_a_piece_ends(self, keys: memoryview, pieces: Sequence[Piece]) -> bool:
-        """Whether anything is expected from where a replica's confirmed blocks may end.
+    def _beginning_where_a_piece_ends(
+        self, keys: memoryview, pieces: Sequence[Piece]
+    ) -> list[tuple[int, _Expectation]]:
+        """Expectations that begin where a replica's confirmed blocks may end, with the place.
 
-        Nothing else can lengthen them: no replica holds the first block that it is expected to
-        hold, so what begins elsewhere begins behind a block that this replica lacks.
+        No others can lengthen what is confirmed: no replica holds the first block that it is
+        expected to hold, so what begins elsewhere begins behind a block that this replica lacks.
         """
-        starts, total, at = self._by_first, len(keys), 0
-        if not starts or not total:
-            return False
-        if keys[0] in starts:
-            return True
+        starts, total, place = self._by_first, len(keys), 0
+        begun = [(0, held) for held in starts.get(keys[0], ())]
         for length, _ in pieces:
-            at += length
-            if at < total and keys[at] in starts:
-                return True
-        return False
+            place += length
+            if place < total and keys[place] in starts:
+                begun += [(place, held) for held in starts[keys[place]]]
+        return begun
 
-    def _depth(
-        self, hashes: Hashes, slot: Slot, confirmed: int, spans: list[tuple[int, int]]
+    def _further(
+        self, hashes: Hashes, pieces: Sequence[Piece], slot: Slot, place: int, depth: int
     ) -> int:
-        """From the confirmed depth over expected spans and what is held between and after them."""
-        depth = confirmed
-        for start, stop in sorted(spans):
-            if start <= depth < stop:
-                depth = stop + self._held(slot, hashes[stop:])
+        """From a depth on, over blocks that the replica holds and others that it is expected to."""
+        while depth < len(hashes):
+            reached = self._held_up_to(hashes, pieces, slot, depth)
+            if len(self._by_slot[slot]) > 1:
+                for start, other in self._along(hashes[place + 1 : reached + 1]):
+                    if other.slot == slot:
+                        start += place + 1
+                        common = _common(hashes[start:], other.hashes[other.start :])
+                        reached = max(reached, start + common)
+            if reached == depth:
+                break
+            depth = reached
         return depth
+
+    def _held_up_to(self, hashes: Hashes, pieces: Sequence[Piece], slot: Slot, depth: int) -> int:
+        """To where the replica's GPU holds every block from a depth on."""
+        end = 0
+        for length, segment in pieces:
+            end += length
+            if end > depth:
+                if not self._sets.holds(self._chains.segments.holders[segment], slot, Tier.GPU):
+                    return depth
+                depth = end
+        return depth if depth <= end else depth + self._held(slot, hashes[depth:])
 
     def _along(self, hashes: Hashes) -> Iterator[tuple[int, _Expectation]]:
         """Expectations that begin at a block of this chain, each with the block's place."""
@@ -189,10 +205,10 @@ class Speculation:
             return
         if start == len(expectation.hashes):
             self.retract(expectation.booking_id)
-            return
-        self._leave(expectation)
-        expectation.start = start
-        self._enter(expectation)
+        else:
+            self._leave(expectation)
+            expectation.start = start
+            self._enter(expectation)
 
     def _enter(self, expectation: _Expectation) -> None:
         first = expectation.first
