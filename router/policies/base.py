@@ -33,6 +33,7 @@ class Reason(StrEnum):
     LEAST_LOADED = "least_loaded"
     POWER_OF_TWO = "power_of_two"
     ROUND_ROBIN = "round_robin"
+    SESSION_HASH = "session_hash"
     TIE = "tie"
     """Several candidates were equally good, and chance took one."""
     ONLY_CANDIDATE = "only_candidate"

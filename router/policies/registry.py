@@ -13,6 +13,7 @@ from router.policies.kv_aware import KvAware, KvAwareParameters
 from router.policies.least_loaded import LeastLoaded, LoadParameters
 from router.policies.power_of_two import PowerOfTwo
 from router.policies.round_robin import RoundRobin, RoundRobinParameters
+from router.policies.session_hash import SessionHash, SessionHashParameters
 
 P = TypeVar("P", bound=Parameters)
 
@@ -48,6 +49,7 @@ POLICIES: Mapping[str, Registration] = MappingProxyType(
         LeastLoaded.name: _register(LoadParameters, LeastLoaded),
         PowerOfTwo.name: _register(LoadParameters, PowerOfTwo),
         RoundRobin.name: _register(RoundRobinParameters, RoundRobin),
+        SessionHash.name: _register(SessionHashParameters, SessionHash),
     }
 )
 
