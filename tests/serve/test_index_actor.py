@@ -117,6 +117,7 @@ def index(application: str) -> Index:
 def test_a_replica_that_holds_the_prompt_is_chosen(index: Index) -> None:
     index.register("r1")
     index.register("r2")
+    index.store("r1", 0)
     index.store("r2")
 
     (answer,) = index.select().answers
