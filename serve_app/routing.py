@@ -41,6 +41,7 @@ class LiveRequest:
     route: Route
     policy: RuleOutcome
     block_size: int
+    choices: int
     client: IndexClient
     replica_id: ReplicaId | None = field(default=None)
 
@@ -83,7 +84,7 @@ class ModelRouter:
         question = _question(admitted, blocks, policy, hints, tuple(excluded))
         route = await self._client.select(question)
         request = replace(admitted.request, routing=_routing(route, blocks))
-        live = LiveRequest(request, route, policy, blocks.block_size, self._client)
+        live = LiveRequest(request, route, policy, blocks.block_size, blocks.choices, self._client)
         self._live[route.booking_id] = live
         return live
 

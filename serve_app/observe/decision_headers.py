@@ -7,12 +7,15 @@ from serve_app.routing import LiveRequest
 
 
 def decision_headers(live: LiveRequest) -> dict[str, str]:
-    """Replica, expected cached tokens of all engine requests together, and why it went there."""
+    """Replica, the `cached_tokens` that the answer's usage is expected to have, and the reason.
+
+    OpenAI's usage counts a prompt once, whatever the number of its choices.
+    """
     replica_id = live.replica_id or live.route.replica_id
-    block_size = live.block_size
+    forecast_blocks = sum(live.routing.forecast_blocks[:: live.choices])
     return {
         "X-Warmpath-Replica": alias(replica_id) if replica_id is not None else "unknown",
-        "X-Warmpath-Forecast-Tokens": str(sum(live.routing.forecast_blocks) * block_size),
+        "X-Warmpath-Forecast-Tokens": str(forecast_blocks * live.block_size),
         "X-Warmpath-Reason": live.route.reason,
     }
 
