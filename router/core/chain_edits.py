@@ -129,7 +129,7 @@ class ChainEditor:
 
     def _place_few(self, keys: list[int], tail: int, change: Change) -> list[int]:
         """As `_place_each`, cheaper for few blocks."""
-        placed = []
+        placed: list[int] = []
         for key in keys:
             lane = self._table.find_one(key)
             if lane is not None:
@@ -141,7 +141,8 @@ class ChainEditor:
             else:
                 tail = NO_SEGMENT
                 continue
-            placed.append(tail)
+            if not placed or placed[-1] != tail:
+                placed.append(tail)
         return placed
 
     def _place_each(self, hashes: Hashes, tail: int, change: Change) -> list[int]:

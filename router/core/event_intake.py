@@ -94,6 +94,7 @@ class EventIntake:
         loading = self._loading(stream, chunk)
         for run in chunk.stored:
             self._store(stream.slot, loading.column, run)
+        self._room.relieve(chunk.blocks)
         if chunk.is_last:
             self._promote(stream, loading)
         return ApplyResult(outcome, stream.is_behind, chunk.blocks)
@@ -114,14 +115,15 @@ class EventIntake:
             self._remove(slot, group.tier, group.hashes)
         for run in batch.stored:
             self._store(slot, slot, run)
+        self._room.relieve(batch.blocks)
 
     def _store(self, slot: Slot, column: int, run: StoredRun) -> None:
-        sets, tier = self._sets, run.tier
-        parent = run.parent
+        sets, tier, parent = self._sets, run.tier, run.parent
         for start in range(0, len(run.hashes), MAX_EDIT_BLOCKS):
             part = run.hashes[start : start + MAX_EDIT_BLOCKS]
+            if start:
+                self._room.relieve(len(part))
             self._editor.place(parent, part, lambda held: sets.added(held, column, tier))
-            self._room.relieve(len(part))
             parent = int(part[-1])
         if tier is Tier.GPU and column == slot:
             self._speculation.confirm(slot, run.hashes)

@@ -17,6 +17,8 @@ from router.core.types import Incarnation, ReplicaId, Tier
 
 Hashes = NDArray[np.uint64]
 
+_TIERS = tuple(Tier)
+
 NO_PARENT = 0
 """The parent of a run whose chain starts with it, or whose parent the sender does not know."""
 
@@ -142,7 +144,7 @@ def _unpack(
 ) -> tuple[_Head, int, int, tuple[StoredRun, ...], tuple[RemovedRun, ...]]:
     try:
         return _unpack_checked(kind, data)
-    except (struct.error, ValueError) as error:
+    except (struct.error, ValueError, IndexError) as error:
         raise MalformedMessage(f"malformed event message: {error}") from error
 
 
@@ -169,8 +171,8 @@ def _unpack_checked(
         part = hashes[start : start + length]
         start += length
         if group < runs:
-            stored.append(StoredRun(Tier(tier), parents[group], part))
+            stored.append(StoredRun(_TIERS[tier], parents[group], part))
         else:
-            removed.append(RemovedRun(Tier(tier), part))
+            removed.append(RemovedRun(_TIERS[tier], part))
     head = (ReplicaId(name), Incarnation(incarnation), seq)
     return head, flags, index, tuple(stored), tuple(removed)

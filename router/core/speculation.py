@@ -4,7 +4,7 @@ Kept beside the chains, not in them: a booking is entered and ended in constant 
 asks only where something is expected. Hashes must be chained, as everywhere in the index.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from router.core.types import BookingId, Slot, Tier
 Depths = NDArray[np.int32]
 
 _ENDING = np.uint64(0xFFFF)
+_FEW_BLOCKS = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -31,7 +32,6 @@ class _Expectation:
 
     @property
     def first(self) -> int:
-        """The hash of the first expected block."""
         return int(self.hashes[self.start])
 
 
@@ -172,10 +172,13 @@ class Speculation:
         """Expectations that begin at a block of this chain, each with the block's place."""
         if not self._by_first:
             return
-        endings = (hashes & _ENDING).view(np.int64)
-        for place in self._endings.take(endings).nonzero()[0].tolist():
-            for expectation in tuple(self._by_first.get(int(hashes[place]), ())):
-                yield place, expectation
+        starts = self._by_first
+        places: Iterable[int] = range(len(hashes))
+        if len(hashes) > _FEW_BLOCKS:
+            places = self._endings.take((hashes & _ENDING).view(np.int64)).nonzero()[0].tolist()
+        keys = hashes.data
+        for place in places:
+            yield from ((place, held) for held in tuple(starts.get(keys[place], ())))
 
     def _of_slot(self, slot: Slot) -> list[_Expectation]:
         return list(self._by_slot.get(slot, {}).values())
@@ -234,10 +237,7 @@ class Speculation:
 
 
 def _common(some: Hashes, others: Hashes) -> int:
-    """Leading blocks that two chains share, which share the first. O(log blocks).
-
-    A hash names all before it: where two are equal, so are all before them.
-    """
+    """Leading blocks that two chains share, which share the first. O(log blocks)."""
     mine, theirs = some.data, others.data
     low, high = 1, min(len(mine), len(theirs))
     if mine[high - 1] == theirs[high - 1]:
