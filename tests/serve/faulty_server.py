@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from replicas.engines.protocol import EngineRequest
+from replicas.engines.sim import SimEngine
 from replicas.engines.sim_faults import SimFault
 from replicas.server import LLMServer
 
@@ -42,7 +43,8 @@ class FaultyServer(LLMServer):
         return metadata
 
     async def inject(self, fault: SimFault) -> None:
-        (await self._running()).inject(fault)  # type: ignore[attr-defined]
+        assert isinstance(self._engine, SimEngine)
+        self._engine.inject(fault)
 
     async def last_salt(self) -> str | None:
         return self._last_salt

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 
 import httpx
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from tests.serve.sim_app import App
 
 pytestmark = pytest.mark.ray
+
+T = TypeVar("T")
 
 COMPLETIONS = "/v1/completions"
 IDLE_WITHIN_S = 5.0
@@ -121,8 +124,8 @@ async def slowest(ask: Callable[[], Awaitable[object]], stop: asyncio.Event) -> 
     return worst_s
 
 
-async def worst_delay_s(web: httpx.AsyncClient) -> float:
-    """Of `/health` and of another client's stream, while a megabyte is rendered."""
+async def worst_delay_s(web: httpx.AsyncClient, meanwhile: Awaitable[T]) -> tuple[float, T]:
+    """Of `/health` and of another client's stream, until `meanwhile` is done; and its result."""
 
     async def health() -> None:
         assert (await web.get("/health")).status_code == 200
@@ -135,19 +138,29 @@ async def worst_delay_s(web: httpx.AsyncClient) -> float:
         watching = [
             asyncio.create_task(slowest(ask, stop)) for ask in (health, lambda: anext(lines))
         ]
-        body = {"model": "long", "prompt": big_prompt(), "max_tokens": 1}
-        answer = await web.post(COMPLETIONS, json=body)
+        result = await meanwhile
         stop.set()
-        delays_s = await asyncio.gather(*watching)
+        return max(await asyncio.gather(*watching)), result
+
+
+async def added_delay_s(web: httpx.AsyncClient) -> float:
+    """What a megabyte adds to the worst delay of an equally long time without it."""
+    body = {"model": "long", "prompt": big_prompt(), "max_tokens": 1}
+    begun_s = time.monotonic()
+    with_it_s, answer = await worst_delay_s(web, web.post(COMPLETIONS, json=body))
     assert answer.status_code == 200
-    return max(delays_s)
+    without_s, _ = await worst_delay_s(web, asyncio.sleep(time.monotonic() - begun_s))
+    return with_it_s - without_s
 
 
 async def test_a_megabyte_being_rendered_holds_up_nobody_else(
     app: App, web: httpx.AsyncClient
 ) -> None:
-    """The best of three, because the machine may be busy; held up, all three would be long."""
-    assert min([await worst_delay_s(web) for _ in range(3)]) < 0.5
+    """One round of three suffices, because the machine may be busy; held up, none would do."""
+    added_s = []
+    while len(added_s) < 3 and min(added_s, default=1.0) >= 0.5:
+        added_s.append(await added_delay_s(web))
+    assert min(added_s) < 0.5
 
 
 async def test_a_full_queue_is_503_with_the_seconds_to_wait(
