@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from random import Random
 from typing import Protocol
 
@@ -245,9 +246,8 @@ async def test_a_policy_that_does_not_exist_is_counted_and_served(client: IndexC
     assert route.reason == "fallback:invalid_policy" and route.ranked
 
 
-async def test_a_caller_that_goes_away_leaves_nothing_booked(
-    client: IndexClient, index: Index
-) -> None:
+async def test_a_caller_that_goes_away_leaves_nothing_booked(index: Index, rng: Random) -> None:
+    client = IndexClient(index, rng, replace(SETTINGS, deadline_s=5.0))
     await client.select(prompt())
     index.running.clear()
     gone = asyncio.create_task(client.select(prompt(1)))
@@ -260,16 +260,16 @@ async def test_a_caller_that_goes_away_leaves_nothing_booked(
     await until(lambda: client.counters()["late_answers"] == 1)
     await until(lambda: len(index.ledger) == 1)
     assert sum(client.in_flight().values()) == 1
+    await client.close()
 
 
 async def test_bookings_of_a_long_request_are_renewed(index: Index, rng: Random) -> None:
-    settings = LinkSettings(lease_s=0.06, note_delay_s=0.001)
-    client = IndexClient(index, rng, settings)
+    client = IndexClient(index, rng, LinkSettings(lease_s=0.3, deadline_s=5.0))
+    started_at = asyncio.get_running_loop().time() + 1e6
     route = await client.select(prompt())
-    await asyncio.sleep(0.045)
-    await asyncio.sleep(0.045)
+    await until(lambda: client.counters()["flights"] >= 3)
 
-    swept = index.ledger.sweep(asyncio.get_running_loop().time() + 1e6)
+    swept = index.ledger.sweep(started_at + 0.45)
 
     assert swept == [] and route.booking_id in index.ledger
     await client.close()
