@@ -47,22 +47,24 @@ class ChainMap:
         Makes them the most recently used, the first block most of all, so that a chain is evicted
         from its end.
         """
-        keys, holders = hashes.data, self.segments.holders
+        keys, holders, stamps = hashes.data, self.segments.holders, self.segments.stamp
         total, at = len(keys), 0
         pieces: list[Piece] = []
+        self._tick = tick = self._tick + _MAX_JUMPS
         while at < total:
             found = self.jump(keys, at, total)
             if found is None:
                 break
             segment, _, length = found
             if not length or len(pieces) == _MAX_JUMPS:
-                pieces += self._scan(hashes[at:])
-                break
+                scanned = self._scan(hashes[at:])
+                self.touch([segment for _, segment in pieces + scanned])
+                return pieces + scanned
             if holders[segment] == EMPTY:
                 break
+            stamps[segment] = tick - len(pieces)
             pieces.append((length, segment))
             at += length
-        self.touch([segment for _, segment in pieces])
         return pieces
 
     def touch(self, segments: list[int]) -> None:

@@ -28,6 +28,7 @@ class HolderSets:
 
     The first `replicas` columns are the replicas' slots; the rest serve snapshots being loaded.
 
+    `version` changes whenever a number comes to mean another set.
     `blocks[number]` counts the blocks that carry a set; the caller keeps it true through `count`.
     Sets that no block carries are reused when numbers run out. Where none can be, `added` returns
     `EMPTY`'s or the unchanged set and `exhausted` counts it: a lost hint, never a wrong one.
@@ -40,6 +41,7 @@ class HolderSets:
         self.blocks = np.zeros(max_sets, np.int64)
         self.has_lower_tiers = False
         self.exhausted = 0
+        self.version = 0
         self._max_sets = max_sets
         self._row_view = self.rows.reshape(-1).data
         self._block_view = self.blocks.data
@@ -191,8 +193,7 @@ class HolderSets:
         for number in chosen.tolist():
             self._forget_digest(number)
         self._free.extend(chosen.tolist())
-        self._moves.clear()
-        self._standing.clear()
+        self._forget_derived()
 
     def _holding(self, column: int, tiers: Sequence[Tier]) -> NDArray[np.int64]:
         words = self.rows[: self._next, list(tiers), column >> 6]
@@ -207,10 +208,15 @@ class HolderSets:
         self._digests[numbers] = (rows * self._weights).sum(axis=(1, 2), dtype=np.uint64)
         for number in numbers.tolist():
             self._interned.setdefault(self._digest_view[number], number)
-        self._moves.clear()
-        self._standing.clear()
+        self._forget_derived()
         emptied: list[int] = numbers[~rows.any(axis=(1, 2))].tolist()
         return emptied
+
+    def _forget_derived(self) -> None:
+        """Numbers mean other sets from here on."""
+        self.version += 1
+        self._moves.clear()
+        self._standing.clear()
 
     def _forget_digest(self, number: int) -> None:
         digest = self._digest_view[number]

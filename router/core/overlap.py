@@ -13,6 +13,10 @@ from router.core.types import Tier
 
 Depths = NDArray[np.int32]
 
+_Share = tuple[int, int]
+"""So many blocks of a prompt, and the number of the set of those that hold them."""
+
+_MAX_KNOWN = 1024
 _FEW_PIECES = 4
 _COUNTED_AT_ONCE = 255
 """Pieces whose bits can be added up in one byte."""
@@ -37,6 +41,9 @@ class OverlapReader:
         self._holders = chains.segments.holders
         self._sets = chains.sets
         self._slots = max_replicas
+        # Prompts that differ behind a shared prefix ask for the same depths again and again.
+        self._known: dict[tuple[_Share, ...], Depths] = {}
+        self._version = chains.sets.version
         self._nothing = np.zeros((len(Tier), max_replicas), np.int32)
         self._nothing.flags.writeable = False
         # Multiplying by an array saves numpy the conversion of the number, half of the time.
@@ -46,26 +53,36 @@ class OverlapReader:
         """As `Overlap.tiers`. Not to be written."""
         if not pieces:
             return self._nothing
-        if len(pieces) > _FEW_PIECES:
-            return self._of_many(pieces)
-        holders, lengths = self._holders, self._lengths
-        standing = self._sets.standing(tuple([holders[segment] for _, segment in pieces]))
-        depths = standing[0] * lengths[pieces[0][0]]
-        for held, (length, _) in zip(standing[1:], pieces[1:], strict=True):
-            depths += held * lengths[length]
+        if self._sets.version != self._version:
+            self._version = self._sets.version
+            self._known.clear()
+        holders = self._holders
+        shape = tuple([(length, holders[segment]) for length, segment in pieces])
+        known = self._known.get(shape)
+        if known is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            few = len(pieces) <= _FEW_PIECES
+            known = self._known[shape] = self._of_few(shape) if few else self._of_many(shape)
+        return known
+
+    def _of_few(self, shape: Sequence[_Share]) -> Depths:
+        standing = self._sets.standing(tuple([number for _, number in shape]))
+        depths = standing[0] * self._lengths[shape[0][0]]
+        for held, (length, _) in zip(standing[1:], shape[1:], strict=True):
+            depths += held * self._lengths[length]
         return depths
 
-    def _of_many(self, pieces: Sequence[Piece]) -> Depths:
-        holders = self._holders
-        rows = self._sets.rows[[holders[segment] for _, segment in pieces]]
+    def _of_many(self, shape: Sequence[_Share]) -> Depths:
+        rows = self._sets.rows[[number for _, number in shape]]
         held = np.bitwise_or.accumulate(rows, axis=1)
         alive = np.bitwise_and.accumulate(held, axis=0)
-        lengths = np.array([length for length, _ in pieces])
+        lengths = np.array([length for length, _ in shape])
         depths = np.zeros((len(Tier), self._slots), np.int32)
-        for start in range(0, len(pieces), _COUNTED_AT_ONCE):
+        for start in range(0, len(shape), _COUNTED_AT_ONCE):
             stop = start + _COUNTED_AT_ONCE
             depths += self._depths(alive[start:stop], lengths[start:stop])
-            if not alive[min(stop, len(pieces)) - 1].any():
+            if not alive[min(stop, len(shape)) - 1].any():
                 break
         return depths
 

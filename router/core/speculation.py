@@ -112,7 +112,7 @@ class Speculation:
         `confirmed` is what is held for certain, according to the prompt's `pieces`; returned as it
         is where that is all.
         """
-        begun = self._beginning_where_a_piece_ends(hashes.data, pieces) if len(hashes) else []
+        begun = self._beginning_where_a_piece_ends(hashes.data, pieces)
         if not begun:
             return confirmed
         depths = confirmed.copy()
@@ -133,8 +133,8 @@ class Speculation:
         expected to hold, so what begins elsewhere begins behind a block that this replica lacks.
         """
         starts, total, place = self._by_first, len(keys), 0
-        begun = [(0, held) for held in starts.get(keys[0], ())]
-        for length, _ in pieces:
+        begun: list[tuple[int, _Expectation]] = []
+        for length, _ in ((0, 0), *pieces):
             place += length
             if place < total and keys[place] in starts:
                 begun += [(place, held) for held in starts[keys[place]]]
@@ -172,11 +172,10 @@ class Speculation:
         """Expectations that begin at a block of this chain, each with the block's place."""
         if not self._by_first:
             return
-        starts = self._by_first
+        keys, starts = hashes.data, self._by_first
         places: Iterable[int] = range(len(hashes))
         if len(hashes) > _FEW_BLOCKS:
             places = self._endings.take((hashes & _ENDING).view(np.int64)).nonzero()[0].tolist()
-        keys = hashes.data
         for place in places:
             yield from ((place, held) for held in tuple(starts.get(keys[place], ())))
 
