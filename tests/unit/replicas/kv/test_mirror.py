@@ -308,3 +308,49 @@ def _leading(prompt: str, prefixes: set[str]) -> int:
     return next(
         (end for end in range(len(prompt)) if prompt[: end + 1] not in prefixes), len(prompt)
     )
+
+
+# --- our own reset --------------------------------------------------------------------------------
+
+
+def test_after_our_reset_the_engine_still_tells_what_was_before() -> None:
+    pair = Pair().feed(stored("ab"))
+    pair.mirror.reset()
+    assert pair.settle().index.blocks_by_replica()[R1] == (0, 0, 0)
+    pair.feed(stored("c", after="ab"), *removed("b", after="a"))
+    assert (len(pair.mirror), pair.mirror.counters.before_reset) == (0, 2)
+    pair.feed([CLEARED, stored("xy")])
+    assert pair.index.blocks_by_replica()[R1] == (2, 0, 0)
+
+
+def test_our_reset_leaves_the_other_tiers_alone() -> None:
+    pair = Pair().feed(stored("ab"), stored("ab", medium="CPU"))
+    pair.mirror.reset()
+    pair.settle().feed(CLEARED)
+    assert pair.index.blocks_by_replica()[R1] == (0, 2, 0)
+
+
+def test_our_reset_makes_a_partial_mirror_exact() -> None:
+    mirror = new_mirror()
+    mirror.lose()
+    mirror.reset()
+    assert not mirror.is_partial
+
+
+def test_a_loss_ends_the_waiting_for_the_engines_word() -> None:
+    """That word may have been among what was lost."""
+    pair = Pair()
+    pair.mirror.reset()
+    pair.mirror.lose()
+    pair.feed(stored("ab"))
+    assert (len(pair.mirror), pair.mirror.is_partial) == (2, True)
+
+
+def test_what_turns_back_needs_no_telling_and_takes_no_room() -> None:
+    """While no index takes changes, blocks come and go without end."""
+    mirror = new_mirror()
+    for letter in "abcdefgh":
+        mirror.apply([stored(letter)])
+        mirror.apply(removed(letter))
+    assert not mirror.has_changes
+    assert mirror.next_batch(10).blocks == 0
