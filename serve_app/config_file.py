@@ -3,6 +3,7 @@
 import ipaddress
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,19 +15,26 @@ from replicas.engines.vllm.arguments import validate_engine_args
 from router.configuration import AppConfig, configuration_error, parse_config
 from router.core.errors import ConfigurationError
 from serve_app.auth import check_auth
+from serve_app.tuning import parse_tuning
 
+INGRESS = "Ingress"
+"""The deployment whose `user_config` is ours; `serve_app.app` gives it that name."""
 IMPORT_PATH = "serve_app.app:build"
 """What an application's `import_path` must be for its `args` to be ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """Where Serve will listen, and the file's applications that are Warmpath's, by name."""
+    """Where Serve will listen, and the file's applications that are Warmpath's, by name.
+
+    `tunings` are their ingresses' `user_config`s, where the file has one.
+    """
 
     path: Path
     host: str
     port: int
     apps: dict[str, AppConfig]
+    tunings: dict[str, object]
 
     @property
     def is_local(self) -> bool:
@@ -55,11 +63,25 @@ def read_config_file(path: Path) -> ConfigFile:
     }
     if not apps:
         raise ConfigurationError("applications", f"none has the import_path {IMPORT_PATH}")
-    return ConfigFile(path, schema.http_options.host, schema.http_options.port, apps)
+    tunings = {
+        application.name: deployment.user_config
+        for application in schema.applications
+        for deployment in application.deployments
+        if application.name in apps
+        and deployment.name == INGRESS
+        and "user_config" in deployment.model_fields_set
+    }
+    return ConfigFile(path, schema.http_options.host, schema.http_options.port, apps, tunings)
 
 
 def check(file: ConfigFile, environ: Mapping[str, str] = os.environ) -> None:
-    """Everything that would end the start: engine arguments, keys and secret. Starts nothing."""
+    """Everything that would end the start: engine arguments, keys, secret and `user_config`.
+
+    Starts nothing.
+    """
+    for name, user_config in file.tunings.items():
+        with _below(f"applications.{name}.{INGRESS}.user_config"):
+            parse_tuning(user_config)
     for app in file.apps.values():
         for model in app.models:
             validate_engine_args(model)
@@ -103,8 +125,15 @@ def _unknown(section: object, schema: type[BaseModel], prefix: str) -> Iterator[
 
 
 def _app(name: str, args: object) -> AppConfig:
-    try:
+    with _below(f"applications.{name}.args"):
         return parse_config(args)
+
+
+@contextmanager
+def _below(place: str) -> Iterator[None]:
+    """Errors name their key by its place in the file."""
+    try:
+        yield
     except ConfigurationError as error:
         reason = error.message.removeprefix(f"{error.key}: ")
-        raise ConfigurationError(f"applications.{name}.args.{error.key}", reason) from error
+        raise ConfigurationError(f"{place}.{error.key}", reason) from error

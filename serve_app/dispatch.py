@@ -152,6 +152,10 @@ class Answer:
         finally:
             await self.items.aclose()
 
+    async def close(self) -> None:
+        """Ends the request at its replica, if it has not ended. Idempotent."""
+        await self.items.aclose()
+
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Server-sent events as they come. A fault becomes one error event and the end."""
         try:

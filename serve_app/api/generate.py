@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from serve_app.allow_list import ApiRoute
 from serve_app.dispatch import Answer
@@ -15,6 +16,22 @@ from serve_app.routing import ClientHints
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 SESSION_HEADER = "x-session-id"
 MAX_SESSION_CHARACTERS = 128
+
+
+class AnswerStream(StreamingResponse):
+    """Ends the answer when the response ends, be it that its client has gone before the start."""
+
+    def __init__(self, answer: Answer, headers: dict[str, str]) -> None:
+        super().__init__(
+            answer.stream(), media_type="text/event-stream", headers=STREAM_HEADERS | headers
+        )
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._answer.close()
 
 
 def generate_api(front: Front) -> APIRouter:
@@ -35,9 +52,7 @@ def _endpoint(front: Front, route: ApiRoute) -> Callable[[Request], Awaitable[Re
             raise
         headers = _decision_headers(front, record)
         if record.is_stream:
-            return StreamingResponse(
-                answer.stream(), media_type="text/event-stream", headers=STREAM_HEADERS | headers
-            )
+            return AnswerStream(answer, headers)
         whole = await answer.whole()
         return Response(whole, media_type="application/json", headers=headers)
 

@@ -137,6 +137,20 @@ def test_key_of_an_application_is_named_with_its_path_in_the_file(tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("user_config", "key"),
+    [({"polcy": 1}, "polcy"), ({"parameters": {"queue_weight": -1}}, "parameters.queue_weight")],
+)
+def test_wrong_key_of_what_may_change_at_run_time_is_named(
+    tmp_path: Path, user_config: dict[str, object], key: str
+) -> None:
+    config = copy.deepcopy(GOOD)
+    config["applications"][0]["deployments"] = [{"name": "Ingress", "user_config": user_config}]
+    with pytest.raises(ConfigurationError) as caught:
+        check(read_config_file(write(tmp_path, config)), environ={})
+    assert caught.value.key == f"applications.app.Ingress.user_config.{key}"
+
+
+@pytest.mark.parametrize(
     ("change", "key"),
     [
         ({"http_optoins": {}}, "http_optoins"),
