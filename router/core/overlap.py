@@ -74,17 +74,18 @@ class OverlapReader:
         return depths
 
     def _of_many(self, shape: Sequence[_Share]) -> Depths:
-        rows = self._sets.rows[[number for _, number in shape]]
+        tiers = len(Tier) if self._sets.has_lower_tiers else 1
+        rows = self._sets.rows[[number for _, number in shape], :tiers]
         held = np.bitwise_or.accumulate(rows, axis=1)
         alive = np.bitwise_and.accumulate(held, axis=0)
         lengths = np.array([length for length, _ in shape])
-        depths = np.zeros((len(Tier), self._slots), np.int32)
+        depths = np.zeros((tiers, self._slots), np.int32)
         for start in range(0, len(shape), _COUNTED_AT_ONCE):
             stop = start + _COUNTED_AT_ONCE
             depths += self._depths(alive[start:stop], lengths[start:stop])
             if not alive[min(stop, len(shape)) - 1].any():
                 break
-        return depths
+        return np.repeat(depths, len(Tier) // tiers, axis=0)
 
     def _depths(self, alive: NDArray[np.uint64], lengths: NDArray[np.int64]) -> Depths:
         """A replica that has fallen out stays out, so its share of pieces is a mere count."""
