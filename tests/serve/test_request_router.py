@@ -1,0 +1,213 @@
+"""Serve's hook alone: which replica it takes, and what it tells the process's switchboard."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from ray.serve._private.common import (
+    DeploymentHandleSource,
+    DeploymentID,
+    ReplicaID,
+    RequestMetadata,
+)
+from ray.serve._private.request_router import PendingRequest
+
+from router.core.types import BookingId, ReplicaId
+from router.serve import switchboard
+from router.serve.request_router import DecisionRouter
+from router.serve.switchboard import DeploymentKey, Member
+
+pytestmark = pytest.mark.ray
+
+LLM = DeploymentID(name="llm", app_name="app")
+KEY = DeploymentKey("app", "llm")
+
+
+@dataclass
+class Replica:
+    """What the router uses of Serve's `RunningReplica`."""
+
+    name: str
+    queue_len: int = 0
+    max_ongoing_requests: int = 2
+    replica_metadata: dict[str, object] = field(default_factory=lambda: {"block_size": 16})
+    probes: int = 0
+
+    @property
+    def replica_id(self) -> ReplicaID:
+        return ReplicaID(unique_id=self.name, deployment_id=LLM)
+
+    async def get_queue_len(self, *, deadline_s: float) -> int:
+        self.probes += 1
+        return self.queue_len
+
+
+@dataclass(frozen=True)
+class Directions:
+    booking_id: BookingId
+    ranked: tuple[ReplicaId, ...]
+
+
+@dataclass(frozen=True)
+class Request:
+    routing: Directions | None
+
+
+@dataclass
+class Heard:
+    """A listener that writes down what it hears."""
+
+    members: list[Sequence[Member]] = field(default_factory=list)
+    routed: list[tuple[BookingId, ReplicaId]] = field(default_factory=list)
+    completed: list[BookingId] = field(default_factory=list)
+
+    def on_members(self, members: Sequence[Member]) -> None:
+        self.members.append(members)
+
+    def on_routed(self, booking_id: BookingId, replica_id: ReplicaId) -> None:
+        self.routed.append((booking_id, replica_id))
+
+    def on_completed(self, booking_id: BookingId) -> None:
+        self.completed.append(booking_id)
+
+
+class Result:
+    """A call under way; `end` is what Serve does at its end."""
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[object], None]] = []
+
+    def add_done_callback(self, callback: Callable[[object], None]) -> None:
+        self._callbacks.append(callback)
+
+    def end(self) -> None:
+        for callback in self._callbacks:
+            callback(None)
+
+
+@pytest.fixture
+def replicas() -> list[Replica]:
+    return [Replica(name) for name in "abcd"]
+
+
+@pytest.fixture
+async def router(replicas: list[Replica]) -> DecisionRouter:
+    router = DecisionRouter(
+        LLM, DeploymentHandleSource.REPLICA, use_replica_queue_len_cache=True, max_backoff_s=0.01
+    )
+    router.update_replicas(replicas)
+    while not all(replica.probes for replica in replicas):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)  # what Serve makes of the answers
+    return router
+
+
+def pending(*ranked: str, request_id: str = "http", has_routing: bool = True) -> PendingRequest:
+    directions = Directions(BookingId(7), tuple(map(ReplicaId, ranked))) if has_routing else None
+    metadata = RequestMetadata(request_id=request_id, internal_request_id=request_id)
+    return PendingRequest(args=[Request(directions)], kwargs={}, metadata=metadata)
+
+
+async def taken(router: DecisionRouter, request: PendingRequest, **more: bool) -> str:
+    replica = await asyncio.wait_for(router._choose_replica_for_request(request, **more), 5)
+    return str(replica.replica_id.unique_id)
+
+
+def fill(router: DecisionRouter, *replicas: Replica) -> None:
+    for replica in replicas:
+        replica.queue_len = replica.max_ongoing_requests
+        router.on_new_queue_len_info(replica.replica_id, replica.queue_len)
+
+
+async def test_the_decision_is_followed_without_asking_the_replica(
+    router: DecisionRouter, replicas: list[Replica]
+) -> None:
+    probes = [replica.probes for replica in replicas]
+    assert await taken(router, pending("c", "a")) == "c"
+    assert [replica.probes for replica in replicas] == probes
+
+
+async def test_a_full_replica_is_passed_over_in_the_order_of_the_decision(
+    router: DecisionRouter, replicas: list[Replica]
+) -> None:
+    fill(router, replicas[2])
+    assert await taken(router, pending("c", "a")) == "a"
+
+
+async def test_a_replica_that_is_gone_is_passed_over(
+    router: DecisionRouter, replicas: list[Replica]
+) -> None:
+    router.on_replica_actor_died(replicas[2].replica_id)
+    assert await taken(router, pending("c", "b")) == "b"
+
+
+async def test_replicas_outside_of_the_decision_are_the_last_resort(
+    router: DecisionRouter, replicas: list[Replica]
+) -> None:
+    fill(router, *replicas[:3])
+    assert await taken(router, pending("a", "b", "c")) == "d"
+
+
+async def test_without_a_decision_requests_spread(router: DecisionRouter) -> None:
+    counts = Counter([await taken(router, pending()) for _ in range(200)])
+    assert set(counts) == set("abcd") and max(counts.values()) < 100
+    assert await taken(router, pending(has_routing=False)) in "abcd"
+
+
+async def test_an_unreachable_replica_is_not_tried_again_at_once(
+    router: DecisionRouter, replicas: list[Replica]
+) -> None:
+    router.on_replica_actor_unavailable(replicas[0].replica_id)
+    assert await taken(router, pending("a", "b"), is_retry=True) == "b"
+
+
+async def test_a_request_waits_while_all_are_full_and_takes_the_first_slot(
+    router: DecisionRouter, replicas: list[Replica]
+) -> None:
+    fill(router, *replicas)
+    waiting = asyncio.create_task(taken(router, pending("a")))
+    await asyncio.sleep(0.03)
+    assert not waiting.done()
+    replicas[3].queue_len = 1
+    router.on_new_queue_len_info(replicas[3].replica_id, 1)
+    assert await waiting == "d"
+
+
+async def test_a_request_waits_for_the_first_replica(replicas: list[Replica]) -> None:
+    router = DecisionRouter(LLM, DeploymentHandleSource.REPLICA, use_replica_queue_len_cache=True)
+    waiting = asyncio.create_task(taken(router, pending()))
+    await asyncio.sleep(0.01)
+    router.update_replicas(replicas[:1])
+    assert await waiting == "a"
+
+
+async def test_calls_that_share_an_http_request_are_all_answered(
+    router: DecisionRouter, replicas: list[Replica]
+) -> None:
+    """They have one id; while all replicas are full, every one of them waits."""
+    fill(router, *replicas)
+    calls = [asyncio.create_task(taken(router, pending(name))) for name in "abcd" * 4]
+    await asyncio.sleep(0.02)
+    for replica in replicas:
+        replica.queue_len = 0
+        router.on_new_queue_len_info(replica.replica_id, 0)
+    assert [await call for call in calls] == list("abcd" * 4)
+
+
+async def test_the_listener_hears_of_members_routes_and_ends(
+    router: DecisionRouter, replicas: list[Replica]
+) -> None:
+    heard, result = Heard(), Result()
+    switchboard.SWITCHBOARD.connect(KEY, heard)
+    router.on_replica_actor_died(replicas[0].replica_id)
+    router.on_request_routed(pending("b", "c"), replicas[2].replica_id, result)
+    assert [[member.replica_id for member in each] for each in heard.members] == [
+        ["a", "b", "c", "d"],
+        ["b", "c", "d"],
+    ]
+    assert {member.block_size for member in heard.members[-1]} == {16}
+    assert (heard.routed, heard.completed) == ([(7, "c")], [])
+    result.end()
+    assert heard.completed == [7]
