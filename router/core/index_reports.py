@@ -28,7 +28,7 @@ class Divergence:
 class IndexStats:
     """Sizes now and counters since the start; blocks are distinct hashes.
 
-    `lost_hints` are entries that a full table of sets, claims or lanes could not take.
+    `lost_hints` are entries that a full table of sets, bookings or lanes could not take.
     `incomplete_replicas` have a gap or a snapshot under way.
     """
 
