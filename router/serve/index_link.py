@@ -6,6 +6,7 @@ Every path is counted. Decides nothing about requests; that is the client's.
 import asyncio
 import logging
 from collections import deque
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -149,7 +150,8 @@ class IndexLink:
             self._coalescer.landed(batch)
 
     def _start(self, batch: IndexBatch) -> asyncio.Task[bool]:
-        task = self._loop.create_task(self._fly(batch))
+        # Ray cancels a call with the request in whose context it was made; this one is for many.
+        task = self._loop.create_task(self._fly(batch), context=Context())
         self._aloft.add(task)
         task.add_done_callback(self._ended)
         return task
@@ -196,6 +198,9 @@ class IndexLink:
         _log.debug("the block index did not answer: %s", error)
         self.counters.flights_failed += 1
         self._bookings.put_back(notes, announced)
+        for waiter in batch.waiters:
+            # Whether the call was carried out is not known.
+            self._bookings.release(waiter.request.booking_id)
         self._fail(batch.waiters, Cause.UNAVAILABLE)
         if not batch.is_late:
             self._missed()

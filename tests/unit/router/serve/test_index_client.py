@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import replace
 from random import Random
 from typing import Protocol
@@ -9,6 +10,7 @@ from typing import Protocol
 import numpy as np
 import pytest
 
+from router.core.errors import IndexUnavailable
 from router.core.ledger import LoadLedger
 from router.core.types import ReplicaId, Tenant
 from router.policies.registry import PolicySpec
@@ -306,3 +308,62 @@ async def test_closing_an_open_breaker_leaves_no_task(index: Index, rng: Random)
     await client.close()
 
     assert asyncio.all_tasks() == before
+
+
+async def test_a_call_is_nobodys_own(index: Index, rng: Random) -> None:
+    """Ray cancels a call together with the request in whose context it was made."""
+    request: ContextVar[str] = ContextVar("request", default="nobody's")
+    seen: list[str] = []
+
+    class Watched:
+        async def exchange(self, flight: bytes) -> Landing:
+            seen.append(request.get())
+            return await index.exchange(flight)
+
+    client = IndexClient(Watched(), rng, SETTINGS)
+    request.set("one client's")
+    await client.select(prompt())
+    await client.close()
+    assert set(seen) == {"nobody's"}
+
+
+async def test_a_call_that_was_carried_out_but_not_answered_leaves_nothing_booked(
+    index: Index, rng: Random
+) -> None:
+    class Deaf:
+        """Loses the first answer."""
+
+        is_deaf = True
+
+        async def exchange(self, flight: bytes) -> Landing:
+            landing = await index.exchange(flight)
+            if self.is_deaf:
+                self.is_deaf = False
+                raise IndexUnavailable("the answer was lost")
+            return landing
+
+    client = IndexClient(Deaf(), rng, SETTINGS)
+    assert (await client.select(prompt())).is_fallback
+    await until(lambda: len(index.ledger) == 0)
+    await client.close()
+
+
+async def test_replicas_that_serve_has_not_are_chosen_by_nobody(
+    client: IndexClient, index: Index
+) -> None:
+    ranked = (await client.select(prompt())).ranked
+    client.update_members(ranked[1:])
+    assert set((await client.select(prompt())).ranked) == set(ranked[1:])
+    index.is_down = True
+    assert set((await client.select(prompt())).ranked) == set(ranked[1:])
+
+
+async def test_a_deadline_may_change_while_requests_come(client: IndexClient, index: Index) -> None:
+    await client.select(prompt())
+    client.adjust(replace(SETTINGS, deadline_s=5.0))
+    index.running.clear()
+    waiting = asyncio.create_task(client.select(prompt()))
+    await asyncio.sleep(2 * DEADLINE_S)
+    assert not waiting.done()
+    index.running.set()
+    assert not (await waiting).is_fallback
