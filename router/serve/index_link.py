@@ -201,6 +201,7 @@ class IndexLink:
         for waiter in batch.waiters:
             # Whether the call was carried out is not known.
             self._bookings.release(waiter.request.booking_id)
+            self.tell_soon(self._settings.repeat_after_s)
         self._fail(batch.waiters, Cause.UNAVAILABLE)
         if not batch.is_late:
             self._missed()
