@@ -72,6 +72,8 @@ class CacheTracker:
             asyncio.create_task(self._subscriber.run(), name="kv-events"),
             asyncio.create_task(self._repair(), name="kv-repair"),
         ]
+        for task in self._followers:
+            task.add_done_callback(_log_failure)
 
     def publish(self, connection: EventConnection) -> None:
         """Begins to tell the index, now and whenever it comes back."""
@@ -127,8 +129,8 @@ class CacheTracker:
                 raise EngineDead(f"the replica has lost track of its cache: {failure}") from failure
 
     def counters(self) -> dict[str, int]:
-        """Everything counted since the start, by name."""
-        publisher = self._publisher
+        """Everything counted since the start, by name; `index_…` of what the index was told."""
+        told = {} if self._publisher is None else asdict(self._publisher.counters)
         return {
             "blocks": len(self._mirror),
             "repairs": self.repairs,
@@ -136,7 +138,7 @@ class CacheTracker:
             **asdict(self._mirror.counters),
             **asdict(self._feed.counters),
             **asdict(self._subscriber.counters),
-            **({} if publisher is None else asdict(publisher.counters)),
+            **{f"index_{name}": count for name, count in told.items()},
         }
 
     async def close(self) -> None:
@@ -177,6 +179,11 @@ class CacheTracker:
         is_partial = self._mirror.is_partial
         witness = Witness(self._replica_id, self._log, self._mirror.__contains__, is_partial)
         return causes_of(request, routing, report, self._block_size, witness)
+
+
+def _log_failure(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("the replica lost track of its cache", exc_info=task.exception())
 
 
 def _lives(first: Incarnation) -> Iterator[Incarnation]:

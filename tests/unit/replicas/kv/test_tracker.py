@@ -294,4 +294,4 @@ async def test_everything_is_counted_by_name(replica: Replica) -> None:
     counters = replica.tracker.counters()
     assert counters["blocks"] == len(replica.engine_blocks())
     assert counters["live"] + counters["replayed"] >= 1
-    assert counters["registrations"] == 1
+    assert counters["index_registrations"] == 1
