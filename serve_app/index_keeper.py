@@ -17,7 +17,7 @@ from router.serve.generations import open_index
 from router.serve.index_client import IndexClient
 from router.serve.index_settings import IndexSettings
 from serve_app.errors import CountFault
-from serve_app.observe.metrics import INDEX_CALLS, INDEX_STATE, Meters
+from serve_app.observe.metrics import IN_FLIGHT, INDEX_CALLS, INDEX_STATE, Meters
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ class IndexKeeper:
             await asyncio.sleep(INTERVAL_S)
 
     async def _report(self, actor: ActorHandle) -> None:
+        in_flight = sum(self.client.in_flight().values())
+        self.meters.observe(IN_FLIGHT, {"model": self.model}, in_flight)
         for kind, count in self.client.counters().items():
             self.meters.observe(INDEX_CALLS, {"model": self.model, "kind": kind}, count)
         async with asyncio.timeout(CALL_LIMIT_S):

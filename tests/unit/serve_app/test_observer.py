@@ -2,9 +2,12 @@
 
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from replicas.engines.protocol import EngineRequest, Route, Routing
@@ -132,6 +135,21 @@ def test_headers_tell_an_alias_of_who_took_it_and_what_usage_will_say() -> None:
         "X-Warmpath-Reason": "kv_overlap",
     }
     assert R2 not in alias(R2)
+
+
+def test_the_readme_lists_every_metric() -> None:
+    text = (Path(__file__).parents[3] / "serve_app" / "README.md").read_text()
+    _, _, table = text.partition("### Metrics")
+    listed = set(re.findall(r"`(warmpath_\w+)`", table))
+    assert listed == {metric.name for metric in METRICS} | {"warmpath_ingress_faults"}
+
+
+def test_the_readmes_example_has_real_hashes() -> None:
+    text = (Path(__file__).parents[3] / "serve_app" / "README.md").read_text()
+    ids = np.arange(1, 11, dtype="<u4").tobytes()
+    for cache_salt in (None, "tenant-a"):
+        for block_hash in hash_prompts([ids], 4, cache_salt).chains[0].tolist():
+            assert f"`{block_hash:016x}`" in text
 
 
 def test_metric_names_are_unique_and_say_whose_they_are() -> None:
