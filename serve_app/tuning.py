@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from router.configuration import RoutingConfig, configuration_error
 from router.policies.registry import make_policy
 from router.rules import PolicyConfig, WorkloadRules
-from router.serve.index_link import LinkSettings
+from router.serve.link_settings import LinkSettings
 
 
 @dataclass(frozen=True, slots=True)

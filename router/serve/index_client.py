@@ -15,7 +15,8 @@ from router.serve.caller_bookings import CallerBookings, LiveBooking
 from router.serve.coalescing import Cause
 from router.serve.fallback import rank_locally
 from router.serve.flights import Booked, RoutingRequest
-from router.serve.index_link import IndexConnection, IndexLink, LinkSettings
+from router.serve.index_link import IndexConnection, IndexLink
+from router.serve.link_settings import LinkSettings
 from router.serve.wire import Answer, Outcome
 
 _CAUSES = {

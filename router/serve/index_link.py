@@ -7,15 +7,16 @@ import asyncio
 import logging
 from collections import deque
 from contextvars import Context
-from dataclasses import dataclass
 from typing import Protocol
 
 from router.core.errors import IndexUnavailable
 from router.core.types import ReplicaId
 from router.serve.breaker import Breaker
 from router.serve.caller_bookings import CallerBookings, LiveBooking, Notes
-from router.serve.coalescing import Batch, Cause, Coalescer, Waiter
+from router.serve.coalescing import Batch, Cause, Coalescer
 from router.serve.flights import ActorClock, Booked, pack_flight
+from router.serve.link_settings import LinkCounters, LinkSettings
+from router.serve.prober import Prober
 from router.serve.wire import MAX_FLIGHT_REQUESTS, Announcement, Answer, Landing, Outcome
 
 _log = logging.getLogger(__name__)
@@ -37,36 +38,6 @@ class IndexConnection(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class LinkSettings:
-    """Times and bounds. `lease_s` is how long a booking outlives its ingress.
-
-    `call_limit_s`: how long a late answer is waited for, to release what it booked.
-    """
-
-    deadline_s: float = 0.020
-    call_limit_s: float = 30.0
-    misses_to_open: int = 3
-    probe_interval_s: float = 1.0
-    lease_s: float = 30.0
-    note_delay_s: float = 0.005
-    repeat_after_s: float = 0.2
-    max_waiting: int = 4096
-
-
-@dataclass(slots=True)
-class LinkCounters:
-    """Since the start. `late_answers`: decisions that came when nobody waited, released."""
-
-    flights: int = 0
-    flights_failed: int = 0
-    flights_late: int = 0
-    late_answers: int = 0
-    breaker_opened: int = 0
-    breaker_closed: int = 0
-    incarnations: int = 0
-
-
 class IndexLink:
     """Owned by one event loop. `bookings` is shared with the client, who writes its news there."""
 
@@ -80,18 +51,18 @@ class IndexLink:
         self._bookings = bookings
         self._loop = asyncio.get_running_loop()
         self._breaker = Breaker(settings.misses_to_open, settings.probe_interval_s)
+        self._prober = Prober(self._breaker, settings.deadline_s, self.counters, self._fly_empty)
         self._clock = ActorClock(settings.deadline_s)
         self._members_version = -1
         self._incarnation: int | None = None
         # A late answer of a former life must not look like another restart.
         self._lives: deque[int] = deque(maxlen=16)
         self._aloft: set[asyncio.Task[bool]] = set()
-        self._prober: asyncio.Task[None] | None = None
         self._note_timer: asyncio.TimerHandle | None = None
         self._renewal = self._loop.call_later(settings.lease_s / 3, self._renew)
         self._coalescer: Coalescer[Booked, Answer] = Coalescer(
             self._depart,
-            self._missed,
+            self._prober.missed,
             deadline_s=settings.deadline_s,
             max_waiting=settings.max_waiting,
             max_batch=MAX_FLIGHT_REQUESTS,
@@ -107,6 +78,7 @@ class IndexLink:
         """Other times from the next request on; those that wait keep their deadlines."""
         self._settings = settings
         self._coalescer.deadline_s = settings.deadline_s
+        self._prober.deadline_s = settings.deadline_s
 
     def ask(self, booked: Booked) -> "asyncio.Future[Answer | Cause]":
         return self._coalescer.submit(booked, len(booked.request.hashes))
@@ -122,15 +94,13 @@ class IndexLink:
         self._renewal.cancel()
         if self._note_timer is not None:
             self._note_timer.cancel()
-        if self._prober is not None:
-            self._prober.cancel()
         self._coalescer.close()
         if self._bookings.has_news and not self.is_broken:
             await asyncio.wait({self._start(Batch())}, timeout=self._settings.deadline_s * 5)
-        tasks = [*self._aloft, *([self._prober] if self._prober is not None else [])]
-        for task in tasks:
+        await self._prober.close()
+        for task in self._aloft:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._aloft, return_exceptions=True)
 
     def _tell(self) -> None:
         self._note_timer = None
@@ -146,7 +116,7 @@ class IndexLink:
         if len(self._aloft) < _MAX_ALOFT:
             self._start(batch)
         else:
-            self._fail(batch.waiters, Cause.UNAVAILABLE)
+            _fail(batch, Cause.UNAVAILABLE)
             self._coalescer.landed(batch)
 
     def _start(self, batch: IndexBatch) -> asyncio.Task[bool]:
@@ -155,6 +125,10 @@ class IndexLink:
         self._aloft.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def _fly_empty(self) -> asyncio.Task[bool] | None:
+        """A probe; it carries the news that waited. None where too many calls are out."""
+        return self._start(Batch()) if len(self._aloft) < _MAX_ALOFT else None
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
         self._aloft.discard(task)
@@ -202,9 +176,9 @@ class IndexLink:
             # Whether the call was carried out is not known.
             self._bookings.release(waiter.request.booking_id)
             self.tell_soon(self._settings.repeat_after_s)
-        self._fail(batch.waiters, Cause.UNAVAILABLE)
+        _fail(batch, Cause.UNAVAILABLE)
         if not batch.is_late:
-            self._missed()
+            self._prober.missed()
 
     def _land(self, batch: IndexBatch, landing: Landing, sent_at: float) -> None:
         self._meet(landing, sent_at)
@@ -215,7 +189,8 @@ class IndexLink:
             is_booked = answer.outcome == Outcome.CHOSEN
             if waiter.answer(answer):
                 if is_booked:
-                    self._record(waiter.request, answer)
+                    booking = _live_booking(waiter.request, answer)
+                    self._bookings.add(waiter.request.booking_id, booking, is_announced=True)
             elif is_booked:
                 self.counters.late_answers += 1
                 self._bookings.release(waiter.request.booking_id)
@@ -244,40 +219,18 @@ class IndexLink:
         if members:
             self.members = tuple(ReplicaId(member) for member in members)
 
-    def _record(self, booked: Booked, answer: Answer) -> None:
-        request = booked.request
-        booking = LiveBooking(
-            ReplicaId(answer.ranked[0]),
-            request.tenant,
-            request.prompt_tokens,
-            answer.uncached_tokens,
-            request.block_size,
-        )
-        self._bookings.add(booked.booking_id, booking, is_announced=True)
 
-    def _fail(self, waiters: list[Waiter[Booked, Answer]], cause: Cause) -> None:
-        for waiter in waiters:
-            waiter.answer(cause)
+def _fail(batch: IndexBatch, cause: Cause) -> None:
+    for waiter in batch.waiters:
+        waiter.answer(cause)
 
-    def _missed(self) -> None:
-        self.counters.flights_late += 1
-        if self._breaker.missed(self._loop.time()):
-            self.counters.breaker_opened += 1
-            _log.warning("the block index missed its deadlines; deciding locally, probing it")
-            self._prober = self._loop.create_task(self._probe())
 
-    async def _probe(self) -> None:
-        """One flight an interval until one is back in time; it carries the news that waited."""
-        while self._breaker.is_open:
-            await asyncio.sleep(self._breaker.probe_wait_s(self._loop.time()))
-            self._breaker.probed(self._loop.time())
-            if len(self._aloft) < _MAX_ALOFT:
-                flight = self._start(Batch())
-                await asyncio.wait({flight}, timeout=self._settings.deadline_s)
-                self._judge(flight)
-
-    def _judge(self, probe: asyncio.Task[bool]) -> None:
-        is_answered = probe.done() and not probe.cancelled() and probe.exception() is None
-        if is_answered and probe.result() and self._breaker.answered():
-            self.counters.breaker_closed += 1
-            _log.info("the block index answers in time again")
+def _live_booking(booked: Booked, answer: Answer) -> LiveBooking:
+    request = booked.request
+    return LiveBooking(
+        ReplicaId(answer.ranked[0]),
+        request.tenant,
+        request.prompt_tokens,
+        answer.uncached_tokens,
+        request.block_size,
+    )

@@ -21,9 +21,9 @@ from router.serve.generations import NAMESPACE, open_index, remove_index
 from router.serve.index_actor import BlockIndexActor
 from router.serve.index_client import IndexClient, Route
 from router.serve.index_connection import NamedIndex
-from router.serve.index_link import LinkSettings
 from router.serve.index_publisher import IndexPublisher
 from router.serve.index_settings import IndexSettings
+from router.serve.link_settings import LinkSettings
 
 pytestmark = pytest.mark.ray
 

@@ -98,9 +98,7 @@ async def router(replicas: list[Replica]) -> DecisionRouter:
         LLM, DeploymentHandleSource.REPLICA, use_replica_queue_len_cache=True, max_backoff_s=0.01
     )
     router.update_replicas(replicas)
-    while not all(replica.probes for replica in replicas):
-        await asyncio.sleep(0)
-    await asyncio.sleep(0.01)  # what Serve makes of the answers
+    await asyncio.sleep(0.02)  # Serve asks each replica once
     return router
 
 

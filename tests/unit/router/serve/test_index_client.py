@@ -16,7 +16,7 @@ from router.core.types import ReplicaId, Tenant
 from router.policies.registry import PolicySpec
 from router.serve.flights import RoutingRequest
 from router.serve.index_client import IndexClient, Route
-from router.serve.index_link import LinkSettings
+from router.serve.link_settings import LinkSettings
 from router.serve.wire import Landing
 
 DEADLINE_S = 0.02
