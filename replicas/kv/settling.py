@@ -43,7 +43,8 @@ def causes_of(
     figures = report.cached_tokens
     forecasts = routing.forecast_blocks
     if not len(figures) == len(forecasts) == len(routing.overlap_blocks):
-        return (Cause.UNEXPLAINED,) * len(figures)
+        is_blind = routing.is_fallback
+        return (Cause.FALLBACK if is_blind else Cause.UNEXPLAINED,) * len(figures)
     choices = len(figures) // max(len(request.prompts), 1)
     keys = NO_EXTRA_KEYS if request.cache_salt is None else salt(request.cache_salt)
     causes: list[Cause | None] = []

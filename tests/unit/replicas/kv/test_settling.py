@@ -1,15 +1,14 @@
 """Each difference between forecast and figure has the one cause that the log proves."""
 
-import numpy as np
 import pytest
 
-from replicas.engines.protocol import Routing
+from replicas.engines.protocol import EngineReport, Routing
 from replicas.kv.event_log import EventLog
 from replicas.kv.mirror import Mirror
-from replicas.kv.settling import Witness, cause_of
+from replicas.kv.settling import Witness, causes_of
 from replicas.settlement import Cause
-from router.core.hashing import hash_blocks
 from router.core.types import BookingId, Incarnation, ReplicaId
+from tests.contract.engine_client import make_request
 from tests.unit.replicas.kv.engine_events import BLOCK_SIZE, removed, stored, tokens
 
 HERE, THERE = ReplicaId("R1"), ReplicaId("R2")
@@ -39,11 +38,13 @@ class Replica:
         )
 
     def cause(self, routing: Routing, cached_blocks: int, prompt: str = "abcd") -> Cause | None:
-        packed = np.array(tokens(prompt), "<u4").tobytes()
-        hashes = hash_blocks(packed, BLOCK_SIZE).tolist()
+        """Of a request with one prompt."""
+        request = make_request(tokens(prompt))
+        report = EngineReport((cached_blocks * BLOCK_SIZE,))
         is_partial = self.mirror.is_partial
         witness = Witness(HERE, self.log, self.mirror.__contains__, is_partial)
-        return cause_of(routing, 0, cached_blocks, hashes, witness)
+        (cause,) = causes_of(request, routing, report, BLOCK_SIZE, witness)
+        return cause
 
 
 @pytest.fixture

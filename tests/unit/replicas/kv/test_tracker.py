@@ -162,6 +162,8 @@ async def test_a_list_and_its_choices_settle_one_by_one(replica: Replica) -> Non
     assert settled.causes == (None,) * 4
     short = await replica.tracker.settlement(request, one, report)
     assert short.causes == (Cause.UNEXPLAINED,) * 4
+    blind = await replica.tracker.settlement(request, replace(one, is_fallback=True), report)
+    assert blind.causes == (Cause.FALLBACK,) * 4
 
 
 async def test_a_reset_of_an_idle_engine_is_known_at_once(replica: Replica) -> None:
