@@ -15,6 +15,12 @@ class Breaker:
         self._misses = 0
         self._next_probe_at = 0.0
 
+    def adjust(self, misses_to_open: int, probe_interval_s: float) -> None:
+        """Closes it: under other settings, what was missed so far says nothing."""
+        self._misses_to_open = misses_to_open
+        self._probe_interval_s = probe_interval_s
+        self._misses = 0
+
     @property
     def is_open(self) -> bool:
         return self._misses >= self._misses_to_open

@@ -77,6 +77,7 @@ class IndexLink:
     def adjust(self, settings: LinkSettings) -> None:
         """Other times from the next request on; those that wait keep their deadlines."""
         self._settings = settings
+        self._breaker.adjust(settings.misses_to_open, settings.probe_interval_s)
         self._coalescer.deadline_s = settings.deadline_s
         self._prober.deadline_s = settings.deadline_s
 
@@ -173,8 +174,7 @@ class IndexLink:
         self.counters.flights_failed += 1
         self._bookings.put_back(notes, announced)
         for waiter in batch.waiters:
-            # Whether the call was carried out is not known.
-            self._bookings.release(waiter.request.booking_id)
+            self._bookings.release(waiter.request.booking_id)  # it may have been carried out
             self.tell_soon(self._settings.repeat_after_s)
         _fail(batch, Cause.UNAVAILABLE)
         if not batch.is_late:

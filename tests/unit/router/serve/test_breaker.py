@@ -38,3 +38,12 @@ def test_one_probe_an_interval_is_due() -> None:
     breaker.probed(11.5)
 
     assert breaker.probe_wait_s(11.5) == 1.0
+
+
+def test_other_settings_close_it_and_count_from_there() -> None:
+    breaker = Breaker(1, 1.0)
+    assert breaker.missed(0.0)
+    breaker.adjust(2, 0.5)
+    assert not breaker.is_open
+    assert [breaker.missed(1.0), breaker.missed(1.0)] == [False, True]
+    assert breaker.probe_wait_s(1.0) == 0.5
