@@ -1,0 +1,96 @@
+"""The ways of routing that are compared, and the loops that put the same turns through each."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from serve_app.bench.chat_client import Answered, ChatClient
+from serve_app.bench.conversations import Conversation, Turn
+
+SessionOf = Callable[[Turn], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A policy, and what the client sends as its session: nothing, its conversation, its system."""
+
+    name: str
+    policy: str
+    session_of: SessionOf = lambda _: None
+    parameters: dict[str, float] = field(default_factory=dict)
+
+    def user_config(self, index_deadline_ms: float) -> dict[str, object]:
+        return {
+            "policy": self.policy,
+            "parameters": self.parameters,
+            "index_deadline_ms": index_deadline_ms,
+            "expose_decisions": True,
+            "access_log": False,
+        }
+
+
+def arms(prices: dict[str, float], seed: int) -> tuple[Arm, ...]:
+    """`prices` are the replicas' own, for `kv_aware`. Another seed hashes to other replicas.
+
+    `power_of_two` is Serve's rule on the index's exact bookings instead of probed queues.
+    """
+    return (
+        Arm("kv_aware", "kv_aware", parameters=prices),
+        Arm("sticky_conversation", "session_hash", lambda turn: turn.conversation.name),
+        Arm("system_hash", "session_hash", lambda turn: f"{seed}-{turn.conversation.system}"),
+        Arm("power_of_two", "power_of_two"),
+        Arm("round_robin", "round_robin"),
+    )
+
+
+async def in_turns(client: ChatClient, turns: Iterable[Turn], arm: Arm) -> list[Answered]:
+    """One request at a time."""
+    return [await client.ask(turn, arm.session_of(turn)) for turn in turns]
+
+
+async def by_users(
+    client: ChatClient, talks: Sequence[Conversation], users: int, arm: Arm
+) -> list[Answered]:
+    """A closed loop: each user asks turn after turn, and takes the next talk when one is over.
+
+    In the order of sending.
+    """
+    waiting = list(reversed(talks))
+    answers: list[Answered] = []
+
+    async def user() -> None:
+        while waiting:
+            talk = waiting.pop()
+            for number in range(talk.turns):
+                turn = Turn(talk, number)
+                answers.append(await client.ask(turn, arm.session_of(turn)))
+
+    await asyncio.gather(*(user() for _ in range(users)))
+    return sorted(answers, key=lambda answer: answer.sent_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A turn that is sent `at_s` after the start, whatever became of others."""
+
+    at_s: float
+    turn: Turn
+
+
+async def on_time(
+    client: ChatClient, schedule: Sequence[Timed], arm: Arm
+) -> tuple[list[Answered], float]:
+    """An open loop; also the largest delay in s between a turn's time and its sending."""
+    started_s = time.perf_counter()
+
+    async def send(timed: Timed) -> Answered:
+        await asyncio.sleep(max(0.0, started_s + timed.at_s - time.perf_counter()))
+        return await client.ask(timed.turn, arm.session_of(timed.turn))
+
+    answers = await asyncio.gather(*map(send, schedule))
+    delays = (
+        answer.sent_s - started_s - timed.at_s
+        for answer, timed in zip(answers, schedule, strict=True)
+    )
+    return answers, max(delays)
