@@ -97,7 +97,7 @@ class Replica:
         """The number of blocks that engine, mirror and index agree upon, copy by copy."""
         tracker = self.server._tracker
         assert tracker is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 tracker.check()
                 engine, mirror, is_told = await self.books()
@@ -106,7 +106,7 @@ class Replica:
                 await asyncio.sleep(0.1)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
