@@ -131,6 +131,6 @@ def open_engine(model: ModelConfig) -> Engine:
         return SimEngine(
             model.sim or SimConfig(), model.name, stuck_after_s=model.health_check_timeout_s
         )
-    from replicas.engines import vllm
+    from replicas.engines.vllm import opening
 
-    return vllm.open_engine(model, exports_ray_metrics=is_in_ray())
+    return opening.open_engine(model, exports_ray_metrics=is_in_ray())

@@ -45,7 +45,7 @@ def sim_engine() -> Engine:
 
 
 def vllm_engine() -> Engine:
-    from replicas.engines.vllm import open_engine
+    from replicas.engines.vllm.opening import open_engine
 
     engine_args = {"block_size": BLOCK_SIZE, "max_model_len": MAX_MODEL_LEN}
     return open_engine(ModelConfig(name=MODEL, engine="vllm", engine_args=engine_args))
@@ -320,6 +320,25 @@ async def test_cached_tokens_of_a_list_of_prompts_add_up(
     else:
         answer = await client.ask(*prompts)
     assert cached_tokens(answer) == 4 * BLOCK_SIZE
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+@pytest.mark.parametrize("route", [Route.CHAT, Route.COMPLETIONS])
+async def test_choices_of_one_prompt_do_not_count_what_they_share_as_cached(
+    client: EngineClient, route: Route, is_stream: bool
+) -> None:
+    """All but the first find the prompt computed, but usage counts the prompt once."""
+    options: dict[str, Any] = {"route": route, "n": 3, "temperature": 1}
+    for expected in (0, 2 * BLOCK_SIZE):
+        prompt = fresh_prompt(2 * BLOCK_SIZE + 1)
+        if expected:
+            await client.ask(prompt)
+        if is_stream:
+            usage = {"stream_options": {"include_usage": True}}
+            answer = (await client.stream(prompt, **options, **usage))[-1]
+        else:
+            answer = await client.ask(prompt, **options)
+        assert cached_tokens(answer) == expected
 
 
 async def test_streamed_usage_reports_cached_tokens_too(client: EngineClient) -> None:

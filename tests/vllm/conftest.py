@@ -58,7 +58,7 @@ def engine_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def start_engine(model: ModelConfig, log: Path) -> RunningEngine:
-    from replicas.engines.vllm import open_engine
+    from replicas.engines.vllm.opening import open_engine
 
     before = {child.pid for child in psutil.Process().children()}
     engine = open_engine(model)

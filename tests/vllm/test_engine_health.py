@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from replicas.engines.vllm import open_engine
+from replicas.engines.vllm.opening import open_engine
 from router.core.errors import EngineDead, EngineError
 from tests.contract.engine_client import (
     cached_tokens,

@@ -1,6 +1,6 @@
 """The real engine: vLLM's AsyncLLM behind the `Engine` protocol.
 
-Importing this module imports vLLM; `open_engine` in the package sets the environment first.
+Importing this module imports vLLM; `opening.open_engine` sets the environment first.
 """
 
 import asyncio
