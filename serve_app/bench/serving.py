@@ -127,17 +127,17 @@ def best_tokens(run: Run, script: Script, total_blocks: int, rng: Random) -> tup
 
     It begins the second half with what the surviving replica had by then and with a cold one.
     """
-    first, second = run.halves
-    survivor, order = _replicas(first, second)
+    first, second = ([answer for answer in half if answer.is_ok] for half in run.halves)
+    survivor = _survivor(first, second)
     empty = LruBlocks(total_blocks)
     oracle = _oracle(script, first, (empty, empty))
-    observed = [order.index(answer.replica) for answer in first]
-    kept = oracle.caches_after(observed)[order.index(survivor)]
+    places = [int(answer.replica != survivor) for answer in first]
+    kept, _ = oracle.caches_after(places)
     later = _oracle(script, second, (kept, empty))
-    observed_later = [0 if answer.replica == survivor else 1 for answer in second]
+    later_places = [int(answer.replica != survivor) for answer in second]
     return (
-        oracle.best(observed, rng) * BLOCK_SIZE,
-        later.best(observed_later, rng) * BLOCK_SIZE,
+        oracle.best(places, rng) * BLOCK_SIZE,
+        later.best(later_places, rng) * BLOCK_SIZE,
     )
 
 
@@ -180,11 +180,10 @@ def _system_blocks() -> int:
     return SHAPE.system_tokens // BLOCK_SIZE
 
 
-def _replicas(first: Sequence[Answered], second: Sequence[Answered]) -> tuple[str, list[str]]:
-    """The one that was there in both halves, and those of the first, the survivor first."""
+def _survivor(first: Sequence[Answered], second: Sequence[Answered]) -> str:
+    """The replica that was there in both halves."""
     before = {answer.replica for answer in first}
-    survivor = next(iter(before & {answer.replica for answer in second}), min(before))
-    return survivor, [survivor, *sorted(before - {survivor})]
+    return next(iter(before & {answer.replica for answer in second}), min(before))
 
 
 def _oracle(script: Script, answers: Sequence[Answered], caches: tuple[LruBlocks, ...]) -> Oracle:

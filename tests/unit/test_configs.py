@@ -11,6 +11,7 @@ from router.configuration import parse_config
 from router.core.errors import ConfigurationError
 from serve_app.config_file import check, check_closed, read_config_file
 from serve_app.local import CONFIG
+from serve_app.tuning import parse_tuning
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 
@@ -200,3 +201,15 @@ def test_network_with_keys_is_allowed(tmp_path: Path, auth: dict[str, str]) -> N
     config = copy.deepcopy(GOOD) | {"http_options": {"host": "0.0.0.0"}}
     config["applications"][0]["args"]["auth"] = auth
     check_closed(read_config_file(write(tmp_path, config)))
+
+
+def test_the_simulated_replicas_are_priced_as_they_are_timed() -> None:
+    """What the default policy is told a prefill takes is what the simulator then takes."""
+    (path,) = (path for path in CONFIGS if path.stem == "sim")
+    (application,) = yaml.safe_load(path.read_text())["applications"]
+    (ingress,) = application["deployments"]
+    prices = parse_tuning(ingress["user_config"]).config.parameters
+    sim = read_config_file(path).apps["warmpath"].models[0].sim
+    assert sim is not None
+    assert prices == {name: getattr(sim, name) for name in prices}
+    assert {"prefill_ms_per_token", "prefill_base_ms"} <= prices.keys()
