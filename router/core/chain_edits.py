@@ -1,20 +1,16 @@
-"""Changes to chains: runs of blocks enter, change their holders, split off their segment or leave.
+"""Changes to chains: the blocks of a run enter, change their holders or leave.
 
 A change is a pure function from a segment's holder set to its next one; this module finds the
-segments that it concerns and splits those that it concerns in part.
+segments that it concerns, `segment_edits` splits those that it concerns in part.
 """
-
-from collections.abc import Callable
 
 import numpy as np
 
 from router.core.block_table import OFFSET_BITS, OFFSET_MASK, Hashes, Lanes
 from router.core.chain_map import ChainMap, runs_of
-from router.core.holder_sets import EMPTY
-from router.core.segments import MAX_SEGMENT_BLOCKS, NO_SEGMENT
-
-Change = Callable[[int], int]
-"""From a holder set to the one after the change."""
+from router.core.segment_edits import Change, SegmentEditor
+from router.core.segments import NO_SEGMENT
+from router.core.set_contents import EMPTY
 
 MAX_EDIT_BLOCKS = 2048
 """Blocks of a run that are better placed in one call: room is made between calls."""
@@ -30,6 +26,7 @@ class ChainEditor:
         self._chains = chains
         self._table = chains.table
         self._fields = chains.segments
+        self._segments = SegmentEditor(chains)
 
     def place(self, parent: int, hashes: Hashes, change: Change) -> None:
         """Applies a change to every block of a chain run, entering those that are not known.
@@ -46,8 +43,8 @@ class ChainEditor:
                 break
             segment, first, length = found
             lanes = self._lanes_of_part(segment, hashes[at : at + length])
-            tail = self._carve(segment, first, length, lanes)
-            self._apply(tail, change)
+            tail = self._segments.carve(segment, first, length, lanes)
+            self._segments.alter(tail, change)
             touched.append(tail)
             at += length
         rest, tail = total - at, touched[-1] if touched else NO_SEGMENT
@@ -70,8 +67,8 @@ class ChainEditor:
                 return at + self._alter_each(hashes[at:], change)
             segment, first, length = found
             part = hashes[at : at + length]
-            own = self._carve(segment, first, length, self._lanes_of_part(segment, part))
-            self._apply(own, change)
+            own = self._segments.carve(segment, first, length, self._lanes_of_part(segment, part))
+            self._segments.alter(own, change)
             if self._fields.holders[own] == EMPTY:
                 self._drop_run(own, part)
             at += length
@@ -79,7 +76,7 @@ class ChainEditor:
 
     def _drop_run(self, segment: int, hashes: Hashes) -> None:
         if len(hashes) > _FEW_BLOCKS:
-            self._drop(segment, self._table.find(hashes))
+            self._segments.drop(segment, self._table.find(hashes))
             return
         for key in hashes.tolist():
             lane = self._table.find_one(key)
@@ -99,33 +96,18 @@ class ChainEditor:
             lanes, places = np.delete(lanes, doubles), np.delete(places, doubles)
         for start, stop in runs_of(places):
             piece, first = lanes[start:stop], int(places[start])
-            own = self._carve(first >> OFFSET_BITS, first & OFFSET_MASK, stop - start, piece)
-            self._apply(own, change)
+            own = self._segments.carve(
+                first >> OFFSET_BITS, first & OFFSET_MASK, stop - start, piece
+            )
+            self._segments.alter(own, change)
             if self._fields.holders[own] == EMPTY:
-                self._drop(own, piece)
+                self._segments.drop(own, piece)
         return int(lanes.size)
-
-    def _apply(self, segment: int, change: Change) -> None:
-        self._chains.set_holders(segment, change(self._fields.holders[segment]))
 
     def _lanes_of_part(self, segment: int, hashes: Hashes) -> Lanes | None:
         """The lanes of these blocks, unless they are all of the segment."""
         whole = len(hashes) == self._fields.count[segment]
         return None if whole else self._table.find(hashes)
-
-    def _carve(self, segment: int, first: int, count: int, lanes: Lanes | None) -> int:
-        """Splits blocks off their segment; returns the segment that has these blocks and no other.
-
-        `lanes` may be missing where the blocks are the whole segment.
-        """
-        if count == self._fields.count[segment]:
-            return segment
-        own = self._fields.allocate(first, count)
-        self._write_places(lanes, own, first)
-        self._fields.shrink(segment, first, count)
-        self._fields.holders[own] = self._fields.holders[segment]
-        self._fields.stamp[own] = self._fields.stamp[segment]
-        return own
 
     def _place_few(self, keys: list[int], tail: int, change: Change) -> list[int]:
         """As `_place_each`, cheaper for few blocks."""
@@ -133,9 +115,9 @@ class ChainEditor:
         for key in keys:
             lane = self._table.find_one(key)
             if lane is not None:
-                tail = self._alter_lane(lane, change)
+                tail = self._segments.alter_block(lane, change)
             elif (lane := self._table.insert_one(key)) is not None:
-                place = self._grow(1, tail, change)
+                place = self._segments.grow(1, tail, change)
                 self._table.place_view[lane] = place
                 tail = place >> OFFSET_BITS
             else:
@@ -150,7 +132,7 @@ class ChainEditor:
         refused = self._table.refused
         lanes, fresh = self._table.find_or_insert(hashes)
         if fresh.size == lanes.size and self._table.refused == refused:
-            return [self._append(lanes, tail, change)]
+            return [self._segments.append(lanes, tail, change)]
         ordered = np.sort(lanes)
         if ordered[0] < 0 or (ordered[1:] == ordered[:-1]).any():
             return self._place_loose(lanes, fresh, change)
@@ -161,61 +143,13 @@ class ChainEditor:
             piece, first = lanes[start:stop], int(places[start])
             segment = first >> OFFSET_BITS
             if segment == NO_SEGMENT:
-                tail = self._append(piece, tail, change)
+                tail = self._segments.append(piece, tail, change)
             else:
-                own = self._carve(segment, first & OFFSET_MASK, stop - start, piece)
-                self._apply(own, change)
-                tail = self._joined(tail, own, piece)
+                own = self._segments.carve(segment, first & OFFSET_MASK, stop - start, piece)
+                self._segments.alter(own, change)
+                tail = self._segments.join(tail, own, piece)
             placed.append(tail)
         return placed
-
-    def _append(self, lanes: Lanes, tail: int, change: Change) -> int:
-        """Gives inserted blocks a segment; should some be given twice, one that has holes."""
-        count = lanes.size
-        first = self._grow(count, tail, change)
-        segment, places = first >> OFFSET_BITS, np.arange(first, first + count)
-        self._table.places[lanes] = places
-        surplus = int(np.count_nonzero(self._table.places[lanes] != places))
-        if surplus:
-            self._chains.thin(segment, surplus)
-            self._table.discount(surplus)
-        return segment
-
-    def _grow(self, count: int, tail: int, change: Change) -> int:
-        """The first of `count` places for new blocks: after those of the segment before them where
-        that has the same holders, else in a segment of their own."""
-        holders = change(EMPTY)
-        self._chains.sets.count(holders, count)
-        if self._may_extend(tail, holders, count):
-            first = self._fields.last[tail] + 1
-            self._fields.extend(tail, count)
-            return (tail << OFFSET_BITS) + first
-        segment = self._fields.allocate(0, count)
-        self._fields.holders[segment] = holders
-        return segment << OFFSET_BITS
-
-    def _write_places(self, lanes: Lanes | None, segment: int, first: int) -> None:
-        if lanes is not None:
-            place = (segment << OFFSET_BITS) + first
-            self._table.places[lanes] = np.arange(place, place + lanes.size)
-
-    def _may_extend(self, tail: int, holders: int, count: int) -> bool:
-        return (
-            tail != NO_SEGMENT
-            and holders != EMPTY
-            and self._fields.holders[tail] == holders
-            and self._fields.count[tail] + count <= MAX_SEGMENT_BLOCKS
-            and bool(self._fields.is_whole[tail])
-        )
-
-    def _joined(self, tail: int, segment: int, lanes: Lanes) -> int:
-        """Merges a segment, all of whose lanes are given, into the one before it if they agree."""
-        if not self._may_extend(tail, self._fields.holders[segment], lanes.size):
-            return segment
-        self._write_places(lanes, tail, self._fields.last[tail] + 1)
-        self._fields.extend(tail, lanes.size)
-        self._fields.thin(segment, lanes.size)
-        return tail
 
     def _place_loose(self, lanes: Lanes, fresh: Lanes, change: Change) -> list[int]:
         """As `_place_each` for what is no chain: blocks given twice, or refused by a full table.
@@ -228,20 +162,9 @@ class ChainEditor:
         placed = []
         for lane in np.unique(lanes[lanes >= 0]).tolist():
             if lane in unplaced:
-                place = self._grow(1, NO_SEGMENT, change)
+                place = self._segments.grow(1, NO_SEGMENT, change)
                 self._table.place_view[lane] = place
                 placed.append(place >> OFFSET_BITS)
             else:
-                placed.append(self._alter_lane(lane, change))
+                placed.append(self._segments.alter_block(lane, change))
         return placed
-
-    def _alter_lane(self, lane: int, change: Change) -> int:
-        """Applies a change to one block; returns the segment that has it and no other."""
-        place = self._table.place_view[lane]
-        own = self._carve(place >> OFFSET_BITS, place & OFFSET_MASK, 1, np.array([lane]))
-        self._apply(own, change)
-        return own
-
-    def _drop(self, segment: int, lanes: Lanes) -> None:
-        self._table.release(lanes)
-        self._chains.thin(segment, lanes.size)

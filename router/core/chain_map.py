@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router.core.block_table import OFFSET_BITS, OFFSET_MASK, BlockTable, Hashes, Places
-from router.core.holder_sets import EMPTY, HolderSets
+from router.core.holder_sets import HolderSets
 from router.core.segments import NO_SEGMENT, SegmentTable
+from router.core.set_contents import EMPTY
 
 Piece = tuple[int, int]
 """(blocks, segment): so many consecutive blocks of a prompt lie in this segment."""

@@ -4,7 +4,7 @@ import numpy as np
 
 from router.core.block_table import OFFSET_BITS
 from router.core.chain_map import ChainMap
-from router.core.holder_sets import EMPTY
+from router.core.set_contents import EMPTY
 
 _EVICTION_WINDOW = 4096
 _SWEEP_LANES = 65_536

@@ -8,7 +8,7 @@ between them. That holds only while the segment has no hole, which `is_whole` te
 import numpy as np
 from numpy.typing import NDArray
 
-from router.core.holder_sets import EMPTY
+from router.core.set_contents import EMPTY
 
 NO_SEGMENT = 0
 """The number that no segment has."""

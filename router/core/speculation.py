@@ -4,50 +4,31 @@ Kept beside the chains, not in them: a booking is entered and ended in constant 
 asks only where something is expected. Hashes must be chained, as everywhere in the index.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from router.core.block_table import Hashes
 from router.core.chain_map import ChainMap, Piece
+from router.core.expectations import Expectation, Expectations
 from router.core.lapses import LapseQueue
 from router.core.types import BookingId, Slot, Tier
 
 Depths = NDArray[np.int32]
 
-_ENDING = np.uint64(0xFFFF)
-_FEW_BLOCKS = 8
-
-
-@dataclass(slots=True, eq=False)
-class _Expectation:
-    """A replica is about to hold `hashes[start:]`, consecutive blocks of one chain."""
-
-    booking_id: BookingId
-    slot: Slot
-    hashes: Hashes
-    start: int
-
-    @property
-    def first(self) -> int:
-        return int(self.hashes[self.start])
-
 
 class Speculation:
-    """At most `max_bookings` expectations, found by the hash of their first block."""
+    """At most `max_bookings` expectations, one of each booking."""
 
     def __init__(self, chains: ChainMap, max_bookings: int) -> None:
         self.refused = 0
         self._chains = chains
         self._sets = chains.sets
         self._max_bookings = max_bookings
-        self._by_booking: dict[BookingId, _Expectation] = {}
-        self._by_slot: dict[Slot, dict[BookingId, _Expectation]] = {}
-        self._by_first: dict[int, list[_Expectation]] = {}
-        # How many of those hashes end in these 16 bits: tells in one step what not to look for.
-        self._endings = np.zeros(1 << 16, np.uint16)
+        self._by_booking: dict[BookingId, Expectation] = {}
+        self._by_slot: dict[Slot, dict[BookingId, Expectation]] = {}
+        self._expectations = Expectations()
         self._lapses: LapseQueue[BookingId] = LapseQueue()
 
     def __len__(self) -> int:
@@ -67,17 +48,17 @@ class Speculation:
             self.refused += 1
             return
         # A copy, because the hashes often are a small part of a large message.
-        expectation = _Expectation(booking_id, slot, hashes[start:].copy(), 0)
+        expectation = Expectation(booking_id, slot, hashes[start:].copy(), 0)
         self._by_booking[booking_id] = expectation
         self._by_slot.setdefault(slot, {})[booking_id] = expectation
         self._lapses.add(booking_id, expires_at)
-        self._enter(expectation)
+        self._expectations.enter(expectation)
 
     def retract(self, booking_id: BookingId) -> None:
         """Ends what a booking expects and nothing else. Idempotent."""
         expectation = self._by_booking.pop(booking_id, None)
         if expectation is not None:
-            self._leave(expectation)
+            self._expectations.leave(expectation)
             self._leave_slot(expectation)
             if booking_id in self._lapses:
                 self._lapses.remove(booking_id)
@@ -96,9 +77,9 @@ class Speculation:
         """The replica's GPU has come to hold these blocks: they are expected no longer."""
         if slot not in self._by_slot:
             return
-        for place, expectation in self._along(hashes):
+        for place, expectation in self._expectations.along(hashes):
             if expectation.slot == slot:
-                held = _common(hashes[place:], expectation.hashes[expectation.start :])
+                held = expectation.common_with(hashes[place:])
                 self._advance(expectation, held)
 
     def confirm_all(self, slot: Slot) -> None:
@@ -112,33 +93,17 @@ class Speculation:
         `confirmed` is what is held for certain, according to the prompt's `pieces`; returned as it
         is where that is all.
         """
-        begun = self._beginning_where_a_piece_ends(hashes.data, pieces)
+        begun = self._expectations.where_a_piece_ends(hashes.data, pieces)
         if not begun:
             return confirmed
         depths = confirmed.copy()
         for place, expectation in begun:
             slot = expectation.slot
             if confirmed[slot] == place:
-                depth = place + _common(hashes[place:], expectation.hashes[expectation.start :])
+                depth = place + expectation.common_with(hashes[place:])
                 depth = self._further(hashes, pieces, slot, place, depth)
                 depths[slot] = max(depth, int(depths[slot]))
         return depths
-
-    def _beginning_where_a_piece_ends(
-        self, keys: memoryview, pieces: Sequence[Piece]
-    ) -> list[tuple[int, _Expectation]]:
-        """Expectations that begin where a replica's confirmed blocks may end, with the place.
-
-        No others can lengthen what is confirmed: no replica holds the first block that it is
-        expected to hold, so what begins elsewhere begins behind a block that this replica lacks.
-        """
-        starts, total, place = self._by_first, len(keys), 0
-        begun: list[tuple[int, _Expectation]] = []
-        for length, _ in ((0, 0), *pieces):
-            place += length
-            if place < total and keys[place] in starts:
-                begun += [(place, held) for held in starts[keys[place]]]
-        return begun
 
     def _further(
         self, hashes: Hashes, pieces: Sequence[Piece], slot: Slot, place: int, depth: int
@@ -147,10 +112,10 @@ class Speculation:
         while depth < len(hashes):
             reached = self._held_up_to(hashes, pieces, slot, depth)
             if len(self._by_slot[slot]) > 1:
-                for start, other in self._along(hashes[place + 1 : reached + 1]):
+                for start, other in self._expectations.along(hashes[place + 1 : reached + 1]):
                     if other.slot == slot:
                         start += place + 1
-                        common = _common(hashes[start:], other.hashes[other.start :])
+                        common = other.common_with(hashes[start:])
                         reached = max(reached, start + common)
             if reached == depth:
                 break
@@ -168,21 +133,10 @@ class Speculation:
                 depth = end
         return depth if depth <= end else depth + self._held(slot, hashes[depth:])
 
-    def _along(self, hashes: Hashes) -> Iterator[tuple[int, _Expectation]]:
-        """Expectations that begin at a block of this chain, each with the block's place."""
-        if not self._by_first:
-            return
-        keys, starts = hashes.data, self._by_first
-        places: Iterable[int] = range(len(hashes))
-        if len(hashes) > _FEW_BLOCKS:
-            places = self._endings.take((hashes & _ENDING).view(np.int64)).nonzero()[0].tolist()
-        for place in places:
-            yield from ((place, held) for held in tuple(starts.get(keys[place], ())))
-
-    def _of_slot(self, slot: Slot) -> list[_Expectation]:
+    def _of_slot(self, slot: Slot) -> list[Expectation]:
         return list(self._by_slot.get(slot, {}).values())
 
-    def _leave_slot(self, expectation: _Expectation) -> None:
+    def _leave_slot(self, expectation: Expectation) -> None:
         own = self._by_slot[expectation.slot]
         del own[expectation.booking_id]
         if not own:
@@ -199,7 +153,7 @@ class Speculation:
             held += blocks
         return held
 
-    def _advance(self, expectation: _Expectation, blocks: int) -> None:
+    def _advance(self, expectation: Expectation, blocks: int) -> None:
         """So many blocks have come true, and those after them that are held."""
         start = expectation.start + blocks
         start += self._held(expectation.slot, expectation.hashes[start:])
@@ -208,43 +162,12 @@ class Speculation:
         if start == len(expectation.hashes):
             self.retract(expectation.booking_id)
         else:
-            self._leave(expectation)
+            self._expectations.leave(expectation)
             expectation.start = start
-            self._enter(expectation)
-
-    def _enter(self, expectation: _Expectation) -> None:
-        first = expectation.first
-        self._by_first.setdefault(first, []).append(expectation)
-        self._endings[first & 0xFFFF] += 1
-
-    def _leave(self, expectation: _Expectation) -> None:
-        first = expectation.first
-        alike = self._by_first[first]
-        alike.remove(expectation)
-        if not alike:
-            del self._by_first[first]
-        self._endings[first & 0xFFFF] -= 1
+            self._expectations.enter(expectation)
 
     def check_integrity(self) -> None:
-        """Asserts that every expectation is found where it begins. O(bookings)."""
-        entered = [held for alike in self._by_first.values() for held in alike]
-        assert len(entered) == len(self._by_booking) == int(self._endings.sum())
-        for first, alike in self._by_first.items():
-            assert alike and all(held.first == first for held in alike)
+        """Asserts that every expectation is found by all its keys. O(bookings)."""
+        self._expectations.check_integrity(len(self._by_booking))
         assert sum(map(len, self._by_slot.values())) == len(self._by_booking)
         assert all(booking_id in self._lapses for booking_id in self._by_booking)
-
-
-def _common(some: Hashes, others: Hashes) -> int:
-    """Leading blocks that two chains share, which share the first. O(log blocks)."""
-    mine, theirs = some.data, others.data
-    low, high = 1, min(len(mine), len(theirs))
-    if mine[high - 1] == theirs[high - 1]:
-        return high
-    while low < high - 1:
-        middle = (low + high) // 2
-        if mine[middle - 1] == theirs[middle - 1]:
-            low = middle
-        else:
-            high = middle
-    return low
