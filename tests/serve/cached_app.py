@@ -38,6 +38,7 @@ class CachedApp:
     name: str
     url: str
     args: dict[str, Any]
+    start_limit_s: float = 120
 
     def deploy(self, **user_config: object) -> None:
         """Waits until what is running is what was asked for."""
@@ -50,7 +51,7 @@ class CachedApp:
         }
         schema = ServeDeploySchema.model_validate({"applications": [application]})
         _get_global_client().deploy_apps(schema)
-        until(lambda: self._details()["status"] == "RUNNING", 120)
+        until(lambda: self._details()["status"] == "RUNNING", self.start_limit_s)
 
     def pids(self, deployment: str) -> set[int]:
         """Of the replicas that run."""
