@@ -53,6 +53,15 @@ def _parser() -> argparse.ArgumentParser:
     fresh = secret.add_parser("new", help="make the config's auth.secret_file")
     fresh.add_argument("file", type=Path)
     fresh.set_defaults(command=_make_secret)
+
+    index = commands.add_parser("index", help="block indexes").add_subparsers(
+        required=True, metavar="ACTION"
+    )
+    remove = index.add_parser("remove", help="stop the index that a removed application left")
+    remove.add_argument("application")
+    remove.add_argument("model")
+    remove.add_argument("--address", default="auto", help="the Ray cluster's, as ray.init takes it")
+    remove.set_defaults(command=_remove_index)
     return parser
 
 
@@ -97,6 +106,18 @@ def _make_secret(options: argparse.Namespace) -> int:
         file.write(f"{secrets.token_hex(32)}\n")
     print(f"{options.file}: made; keep it, and give every node the same")
     return 0
+
+
+def _remove_index(options: argparse.Namespace) -> int:
+    """1 where there was none. An application that still runs would make another at its start only."""
+    import ray
+
+    from router.serve.generations import remove_index
+
+    ray.init(options.address, log_to_driver=False, logging_level="error")
+    removed = remove_index(options.application, options.model)
+    print(f"{options.application}, {options.model}: {removed} index actors stopped")
+    return 0 if removed else 1
 
 
 def _open_private(path: Path, flags: int) -> int:

@@ -324,3 +324,13 @@ def test_explains_a_decision_with_every_candidate(index: Index) -> None:
     assert [view["replica_id"] for view in explained["candidates"]]
     assert len(explained["candidates"]) == 2
     assert msgspec.msgpack.decode(ray.get(index.actor.explain.remote(99))) is None
+
+
+def test_a_command_stops_the_index_that_an_application_left(application: str, index: Index) -> None:
+    address = ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-m", "serve_app.cli", "index", "remove", application, "model"]
+    done = subprocess.run(
+        [*command, "--address", address], capture_output=True, text=True, timeout=120
+    )
+    assert (0, "1 index actors stopped") == (done.returncode, done.stdout.strip()[-22:])
+    until(lambda: find_index(application, "model") is None)
