@@ -5,16 +5,16 @@ Every path is counted. Decides nothing about requests; that is the client's.
 
 import asyncio
 import logging
-from collections import deque
 from contextvars import Context
 from typing import Protocol
 
 from router.core.errors import IndexUnavailable
 from router.core.types import ReplicaId
+from router.serve.actor_lives import ActorLives
 from router.serve.breaker import Breaker
 from router.serve.caller_bookings import CallerBookings, LiveBooking, Notes
 from router.serve.coalescing import Batch, Cause, Coalescer
-from router.serve.flights import ActorClock, Booked, pack_flight
+from router.serve.flights import Booked, pack_flight
 from router.serve.link_settings import LinkCounters, LinkSettings
 from router.serve.prober import Prober
 from router.serve.wire import MAX_FLIGHT_REQUESTS, Announcement, Answer, Landing, Outcome
@@ -52,11 +52,7 @@ class IndexLink:
         self._loop = asyncio.get_running_loop()
         self._breaker = Breaker(settings.misses_to_open, settings.probe_interval_s)
         self._prober = Prober(self._breaker, settings.deadline_s, self.counters, self._fly_empty)
-        self._clock = ActorClock(settings.deadline_s)
-        self._members_version = -1
-        self._incarnation: int | None = None
-        # A late answer of a former life must not look like another restart.
-        self._lives: deque[int] = deque(maxlen=16)
+        self._actor = ActorLives(settings.deadline_s)
         self._aloft: set[asyncio.Task[bool]] = set()
         self._note_timer: asyncio.TimerHandle | None = None
         self._renewal = self._loop.call_later(settings.lease_s / 3, self._renew)
@@ -157,14 +153,14 @@ class IndexLink:
             self._coalescer.landed(batch)
 
     def _pack(self, batch: IndexBatch, notes: Notes, announced: list[Announcement]) -> bytes:
-        to_actor = self._clock.to_actor
+        to_actor = self._actor.clock.to_actor
         booked = [(waiter.request, to_actor(waiter.deadline)) for waiter in batch.waiters]
         return pack_flight(
             booked,
             notes,
             announced,
             lease_s=self._settings.lease_s,
-            members_version=self._members_version,
+            members_version=self._actor.members_version,
         )
 
     def _crash(
@@ -181,7 +177,9 @@ class IndexLink:
             self._prober.missed()
 
     def _land(self, batch: IndexBatch, landing: Landing, sent_at: float) -> None:
-        self._meet(landing, sent_at)
+        if self._actor.meet(landing, sent_at, self._loop.time()):
+            self._introduce()
+        self.members = self._actor.members
         if landing.unplaced:
             self._bookings.announce_again(landing.unplaced)
             self.tell_soon(self._settings.repeat_after_s)
@@ -198,26 +196,11 @@ class IndexLink:
         if batch.waiters and not batch.is_late:
             self._breaker.answered()
 
-    def _meet(self, landing: Landing, sent_at: float) -> None:
-        """Notices another life of the actor: it is told of every live booking again."""
-        if landing.incarnation not in self._lives:
-            self._clock.reset()
-            self._incarnation = landing.incarnation
-            self._lives.append(landing.incarnation)
-            self._members_version = -1
-            self.counters.incarnations += 1
-            self._bookings.announce_all()
-            self.tell_soon()
-        if landing.incarnation == self._incarnation:
-            self._clock.observe(sent_at, self._loop.time(), landing.now)
-            if landing.members is not None:
-                self._members_version = landing.members_version
-                self._adopt(landing.members)
-
-    def _adopt(self, members: tuple[str, ...]) -> None:
-        """An index that knows nobody is a fresh one: who was known before is the better guess."""
-        if members:
-            self.members = tuple(ReplicaId(member) for member in members)
+    def _introduce(self) -> None:
+        """Another life of the actor is told of every live booking again."""
+        self.counters.incarnations += 1
+        self._bookings.announce_all()
+        self.tell_soon()
 
 
 def _fail(batch: IndexBatch, cause: Cause) -> None:
