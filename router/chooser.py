@@ -17,8 +17,10 @@ from router.core.types import ReplicaId, Tier
 from router.decision import Decision, SelectRequest
 from router.explanations import Record
 from router.joint_overlap import JointOverlap
-from router.policies.base import Choice, Facts, RoutingPolicy
+from router.policies.base import Facts, Reason, RoutingPolicy
 from router.policies.registry import PolicySpec, make_policy
+
+_GPU = int(Tier.GPU)
 
 
 @dataclass(slots=True)
@@ -66,7 +68,8 @@ class Chooser:
         choice = seat.policy.choose(facts, self._rng)
         best = choice.ranked[: self._max_alternatives].tolist()
         ranked = tuple([directory.names[slot] for slot in best])
-        decision = _decision(request, overlap, choice, ranked, self._applied_seq(ranked[0]))
+        seq = self._applied_seq(ranked[0])
+        decision = _decision(request, overlap, best[0], ranked, choice.reason, seq)
         return Record(decision, request.tenant, request.policy, facts, choice, directory)
 
     def _seat(self, spec: PolicySpec) -> _Seat:
@@ -91,15 +94,11 @@ class Chooser:
         speculative = overlap.speculative.take(slots)
         if not request.reads_cache:
             tiers, speculative = np.zeros_like(tiers), np.zeros_like(speculative)
-        prefill_tokens, decode_blocks, requests = self._ledger.loads.take(slots, axis=1)
         return Facts(
             slots,
             tiers,
             speculative,
-            prefill_tokens,
-            decode_blocks,
-            requests,
-            self._ledger.recent_tokens.at(now, slots),
+            self._ledger.loads_at(now).take(slots, axis=1),
             request.prompt_tokens,
             request.block_size,
             turn,
@@ -110,17 +109,17 @@ class Chooser:
 def _decision(
     request: SelectRequest,
     overlap: JointOverlap,
-    choice: Choice,
+    slot: int,
     ranked: tuple[ReplicaId, ...],
+    reason: Reason,
     decided_seq: int | None,
 ) -> Decision:
-    slot = int(choice.ranked[0])
-    confirmed = int(overlap.tiers[Tier.GPU, slot])
-    speculative = int(overlap.speculative[slot])
+    confirmed, _, stored = overlap.tiers[:, slot].tolist()
+    speculative = overlap.speculative.item(slot)
     reusable = max(request.prompt_tokens - 1, 0) // request.block_size
     if not request.reads_cache:
         reusable = 0
-    held = min(max(speculative, int(overlap.tiers[Tier.STORAGE, slot])), reusable)
+    held = min(max(speculative, stored), reusable)
     return Decision(
         booking_id=request.booking_id,
         replica_id=ranked[0],
@@ -130,7 +129,7 @@ def _decision(
         load_blocks=(),
         forecast_blocks=min(confirmed, reusable),
         uncached_tokens=request.prompt_tokens - held * request.block_size,
-        reason=choice.reason,
-        chain_overlaps=tuple([int(part.tiers[Tier.GPU, slot]) for part in overlap.parts]),
+        reason=reason,
+        chain_overlaps=tuple([part.tiers.item(_GPU, slot) for part in overlap.parts]),
         decided_seq=decided_seq,
     )

@@ -7,13 +7,12 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from router.core.types import BookingId, ReplicaId, Tenant
+from router.core.types import BookingId, ReplicaId, Tenant, Value
 from router.policies.base import NO_HINTS, Hints, Reason
 from router.policies.registry import PolicySpec
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SelectRequest:
+class SelectRequest(Value, frozen=True, eq=False):
     """One prompt that wants a replica.
 
     `hashes` uint64: the chain of its full blocks. After `expires_at`, on the clock of the call's
@@ -56,8 +55,7 @@ class LoadBlock:
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Value, frozen=True):
     """Where a request goes and what is expected there, in blocks from the prompt's start.
 
     `ranked` begins with `replica_id` and is cut after the selector's `max_alternatives`.

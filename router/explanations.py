@@ -1,17 +1,16 @@
 """The last decisions with what they were made from, for those who ask why. Pure, bounded."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from router.candidates import Directory
-from router.core.types import BookingId, Tenant, Tier
+from router.core.load_totals import Load
+from router.core.types import BookingId, Tenant, Tier, Value
 from router.decision import CandidateView, Decision, Explanation
 from router.policies.base import Choice, Facts
 from router.policies.registry import PolicySpec
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Record:
+class Record(Value, frozen=True, eq=False):
     """A decision and its inputs as arrays; becomes an `Explanation` only when somebody asks."""
 
     decision: Decision
@@ -34,9 +33,9 @@ class Record:
             cost=float(self.choice.costs[position]),
             overlap_blocks=int(facts.tiers[Tier.GPU, position]),
             speculative_blocks=int(facts.speculative[position]),
-            prefill_tokens=int(facts.prefill_tokens[position]),
-            decode_blocks=int(facts.decode_blocks[position]),
-            requests=int(facts.requests[position]),
+            prefill_tokens=int(facts.loads[Load.PREFILL_TOKENS, position]),
+            decode_blocks=int(facts.loads[Load.DECODE_BLOCKS, position]),
+            requests=int(facts.loads[Load.REQUESTS, position]),
         )
 
 

@@ -1,11 +1,12 @@
 """The overlap of a request with several prompts, which all go to one replica. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from router.core.types import Value
 
 
 class Overlap(Protocol):
@@ -19,8 +20,7 @@ class Overlap(Protocol):
     def speculative(self) -> NDArray[np.int32]: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JointOverlap:
+class JointOverlap(Value, frozen=True, eq=False):
     """Sums over prompts; `parts` has each prompt's own."""
 
     tiers: NDArray[np.int32]
@@ -30,9 +30,8 @@ class JointOverlap:
 
 def joined(parts: Sequence[Overlap]) -> JointOverlap:
     """O(prompts · max_replicas). The arrays of a single prompt are not copied."""
-    first, *others = parts
-    tiers, speculative = first.tiers, first.speculative
-    for part in others:
+    tiers, speculative = parts[0].tiers, parts[0].speculative
+    for part in parts[1:]:
         tiers = tiers + part.tiers
         speculative = speculative + part.speculative
     return JointOverlap(tiers, speculative, tuple(parts))

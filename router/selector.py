@@ -202,12 +202,7 @@ class Selector:
             request.lease_s,
         )
         self.announce(booking, now)
-        # A booking expects the blocks of one chain; of its other prompts the events will tell.
-        chain, held = max(
-            zip(request.split_hashes(), decision.chain_overlaps, strict=True),
-            key=lambda item: len(item[0]) - item[1],
-        )
-        missing = chain[held:]
+        missing = _missing(request, decision)
         if len(missing):
             expires_at = now + self._speculative_ttl_s
             self._index.speculate(request.booking_id, slot, missing, expires_at)
@@ -215,3 +210,12 @@ class Selector:
         if len(self._decisions) > self._max_decisions:
             self._decisions.popitem(last=False)
         self.counters.decided += 1
+
+
+def _missing(request: SelectRequest, decision: Decision) -> Hashes:
+    """What a booking is to expect: of several prompts only the one with most left to compute,
+    because of the others the events will tell."""
+    if not request.chains:
+        return request.hashes[decision.overlap_blocks :]
+    chains = zip(request.split_hashes(), decision.chain_overlaps, strict=True)
+    return max([chain[held:] for chain, held in chains], key=len)

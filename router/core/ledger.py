@@ -5,16 +5,18 @@ are O(log bookings).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from router.core.lapses import LapseQueue
-from router.core.load_totals import LoadTotals, TenantLoad
-from router.core.recent import FadingTotals
-from router.core.types import BookingId, Slot, Tenant
+from router.core.load_totals import Load, LoadTotals, TenantLoad
+from router.core.types import BookingId, Slot, Tenant, Value
 
 
-@dataclass(frozen=True, slots=True)
-class Booking:
+class Booking(Value, frozen=True):
     """One routed request, as it is entered.
 
     `uncached_tokens` are those of its `prompt_tokens` that the replica is expected to compute. The
@@ -54,7 +56,7 @@ class _Entry:
 
 
 class LoadLedger:
-    """Loads by slot, as live read-only int64 arrays of length `max_replicas`, and by tenant.
+    """Loads by slot, as live read-only float64 arrays of length `max_replicas`, and by tenant.
 
     `prefill_tokens`: booked uncached prompt tokens of requests without a first token;
     `decode_blocks`: KV blocks that booked requests hold or will hold once scheduled, prompt and
@@ -62,8 +64,8 @@ class LoadLedger:
 
     At most `max_bookings` are kept: at the cap a booking displaces the one that would lapse first.
 
-    `recent_tokens` holds the uncached tokens booked lately, ended or not, fading by half every
-    `recent_half_life_s`: how much of each cache has been written over.
+    `loads_at` adds a fourth row, `RECENT_TOKENS`: the uncached tokens booked lately, ended or not,
+    fading by half every `recent_half_life_s`: how much of each cache has been written over.
     """
 
     def __init__(
@@ -72,12 +74,11 @@ class LoadLedger:
         assert max_bookings >= 1
         self.max_bookings = max_bookings
         self.counters = LedgerCounters()
-        self.recent_tokens = FadingTotals(max_replicas, recent_half_life_s)
-        self._totals = LoadTotals(max_replicas)
-        self.loads = self._totals.loads
+        self._recent_half_life_s = recent_half_life_s
+        self._totals = LoadTotals(max_replicas, recent_half_life_s)
+        self.loads = self._totals.loads[: Load.RECENT_TOKENS]
         self.prefill_tokens, self.decode_blocks, self.requests = self.loads
         self._entries: dict[BookingId, _Entry] = {}
-        self._by_slot: dict[Slot, set[BookingId]] = {}
         self._lapses: LapseQueue[BookingId] = LapseQueue()
 
     def __len__(self) -> int:
@@ -85,6 +86,11 @@ class LoadLedger:
 
     def __contains__(self, booking_id: BookingId) -> bool:
         return booking_id in self._entries
+
+    def loads_at(self, now: float) -> NDArray[np.float64]:
+        """All loads as they stand, by `Load`: float64 [4, max_replicas], live and read-only."""
+        self._totals.recent.fade(now)
+        return self._totals.loads
 
     def tenant(self, tenant: Tenant) -> TenantLoad:
         return self._totals.tenant(tenant)
@@ -110,13 +116,14 @@ class LoadLedger:
         if booking.booking_id in self._entries:
             self.counters.duplicate += 1
             return []
-        displaced = self._make_room()
+        is_full = len(self._entries) >= self.max_bookings
+        displaced = self._make_room() if is_full else []
         blocks = _blocks(booking.prompt_tokens, booking.block_size)
         entry = _Entry(booking, booking.uncached_tokens, blocks)
         self._entries[booking.booking_id] = entry
         self._lapses.add(booking.booking_id, now + booking.lease_s)
-        self._enter_slot(entry)
-        self.recent_tokens.add(booking.slot, booking.uncached_tokens, now)
+        self._add(entry, entry.prefill_tokens, entry.decode_blocks, 1)
+        self._totals.recent.add(booking.slot, booking.uncached_tokens, now)
         self.counters.booked += 1
         return displaced
 
@@ -149,9 +156,9 @@ class LoadLedger:
         if entry is None:
             return False
         if slot != entry.booking.slot:
-            self._leave_slot(entry)
+            self._add(entry, -entry.prefill_tokens, -entry.decode_blocks, -1)
             entry.booking = replace(entry.booking, slot=slot)
-            self._enter_slot(entry)
+            self._add(entry, entry.prefill_tokens, entry.decode_blocks, 1)
             self.counters.moved += 1
         return True
 
@@ -170,9 +177,10 @@ class LoadLedger:
         return swept
 
     def forget(self, slot: Slot) -> list[Booking]:
-        """The replica is gone: releases and returns all that was booked there. O(of them)."""
-        self.recent_tokens.clear(slot)
-        booking_ids = sorted(self._by_slot.get(slot, ()))
+        """The replica is gone: releases and returns all that was booked there. O(bookings)."""
+        self._totals.recent.clear(slot)
+        entries = self._entries.items()
+        booking_ids = [booking_id for booking_id, entry in entries if entry.booking.slot == slot]
         for booking_id in booking_ids:
             self._lapses.remove(booking_id)
         self.counters.forgotten += len(booking_ids)
@@ -180,15 +188,14 @@ class LoadLedger:
 
     def check_integrity(self) -> None:
         """Every total equals the sum of its bookings. O(replicas + bookings); for tests."""
-        expected = LoadTotals(self.loads.shape[1])
+        expected = LoadTotals(self.loads.shape[1], self._recent_half_life_s)
         for booking, prefill_tokens, decode_blocks in self.outstanding():
             expected.add(booking.slot, booking.tenant, prefill_tokens, decode_blocks, 1)
-            assert booking.booking_id in self._by_slot[booking.slot]
             assert booking.booking_id in self._lapses
-        assert (self.loads == expected.loads).all() and (self.loads >= 0).all()
+        rows = expected.loads[: Load.RECENT_TOKENS]
+        assert (self.loads == rows).all() and (self._totals.loads >= 0).all()
         assert self.tenants() == expected.tenants()
         assert len(self._lapses) == len(self._entries) <= self.max_bookings
-        assert sum(map(len, self._by_slot.values())) == len(self._entries)
 
     def _known(self, booking_id: BookingId) -> _Entry | None:
         entry = self._entries.get(booking_id)
@@ -203,21 +210,8 @@ class LoadLedger:
     def _take_out(self, booking_id: BookingId) -> Booking:
         """Off the books; the lease is the caller's to end."""
         entry = self._entries.pop(booking_id)
-        self._leave_slot(entry)
-        return entry.booking
-
-    def _enter_slot(self, entry: _Entry) -> None:
-        booking = entry.booking
-        self._by_slot.setdefault(booking.slot, set()).add(booking.booking_id)
-        self._add(entry, entry.prefill_tokens, entry.decode_blocks, 1)
-
-    def _leave_slot(self, entry: _Entry) -> None:
-        booking = entry.booking
-        booked_there = self._by_slot[booking.slot]
-        booked_there.remove(booking.booking_id)
-        if not booked_there:
-            del self._by_slot[booking.slot]
         self._add(entry, -entry.prefill_tokens, -entry.decode_blocks, -1)
+        return entry.booking
 
     def _make_room(self) -> list[Booking]:
         displaced = []

@@ -1,10 +1,21 @@
 """Sums of load by slot and by tenant. Pure; knows no bookings, the ledger does."""
 
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
+from router.core.recent import FadingTotals
 from router.core.types import Slot, Tenant
+
+
+class Load(IntEnum):
+    """The rows of an array of loads."""
+
+    PREFILL_TOKENS = 0
+    DECODE_BLOCKS = 1
+    REQUESTS = 2
+    RECENT_TOKENS = 3
 
 
 class TenantLoad(NamedTuple):
@@ -16,13 +27,18 @@ class TenantLoad(NamedTuple):
 
 
 class LoadTotals:
-    """Prefill tokens, decode blocks and requests: `loads` int64 [3, max_replicas], read-only to
-    callers. A tenant is kept for as long as it has requests."""
+    """`loads` float64 [4, max_replicas] by `Load`, read-only to callers: floats, because prices
+    are, and whole numbers all the same but for the recent tokens, which `recent` fades.
 
-    def __init__(self, max_replicas: int) -> None:
-        totals = np.zeros((3, max_replicas), dtype=np.int64)
+    A tenant is kept for as long as it has requests.
+    """
+
+    def __init__(self, max_replicas: int, recent_half_life_s: float) -> None:
+        totals = np.zeros((len(Load), max_replicas))
+        self.recent = FadingTotals(totals[Load.RECENT_TOKENS], recent_half_life_s)
         # One cell through a memoryview costs a third of one through the array.
-        self._cells: tuple[memoryview[int], ...] = tuple(row.data for row in totals)
+        rows = totals[: Load.RECENT_TOKENS]
+        self._cells: tuple[memoryview[float], ...] = tuple(row.data for row in rows)
         self._by_tenant: dict[Tenant, list[int]] = {}
         self.loads = totals.view()
         self.loads.flags.writeable = False
@@ -35,7 +51,9 @@ class LoadTotals:
         prefill_cells[slot] += prefill_tokens
         block_cells[slot] += decode_blocks
         request_cells[slot] += requests
-        load = self._by_tenant.setdefault(tenant, [0, 0, 0])
+        load = self._by_tenant.get(tenant)
+        if load is None:
+            load = self._by_tenant[tenant] = [0, 0, 0]
         load[0] += prefill_tokens
         load[1] += decode_blocks
         load[2] += requests

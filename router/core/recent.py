@@ -3,34 +3,25 @@
 import numpy as np
 from numpy.typing import NDArray
 
-_MAX_HALVINGS = 64.0
-"""Past that many half-lives since the base, sums are rescaled, far from where floats overflow."""
-
 
 class FadingTotals:
-    """Totals float64 [max_replicas] of which half is left after each `half_life_s`.
+    """Sums, kept in the float64 array `totals` by slot, of which half is left after each
+    `half_life_s`. The array is as of the time of the last call."""
 
-    Kept as of a base time, with later additions scaled up instead of earlier ones down, so that
-    adding touches one cell only.
-    """
-
-    def __init__(self, max_replicas: int, half_life_s: float) -> None:
+    def __init__(self, totals: NDArray[np.float64], half_life_s: float) -> None:
         self._half_life_s = half_life_s
-        self._base = 0.0
-        self._totals = np.zeros(max_replicas)
+        self._as_of = 0.0
+        self._totals = totals
+
+    def fade(self, now: float) -> None:
+        """Brings all sums to `now`. O(slots) where that is another time than before."""
+        if now != self._as_of:
+            self._totals *= 2.0 ** ((self._as_of - now) / self._half_life_s)
+            self._as_of = now
 
     def add(self, slot: int, amount: float, now: float) -> None:
-        halvings = (now - self._base) / self._half_life_s
-        if halvings > _MAX_HALVINGS:
-            self._totals *= 2.0**-halvings
-            self._base, halvings = now, 0.0
-        self._totals[slot] += amount * 2.0**halvings
-
-    def at(self, now: float, slots: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What is left at `now` of the totals of `slots`. A copy."""
-        left: NDArray[np.float64] = self._totals.take(slots)
-        left *= 2.0 ** (-(now - self._base) / self._half_life_s)
-        return left
+        self.fade(now)
+        self._totals[slot] += amount
 
     def clear(self, slot: int) -> None:
         self._totals[slot] = 0.0

@@ -6,6 +6,8 @@ Nothing here decides or holds state.
 from enum import IntEnum
 from typing import NewType
 
+import msgspec
+
 ReplicaId = NewType("ReplicaId", str)
 """One Serve replica (its unique id); the same for all lives of an engine inside it."""
 
@@ -29,6 +31,12 @@ Tenant = NewType("Tenant", str)
 
 StoreId = NewType("StoreId", str)
 """A KV store: the owner of one node's stored KV objects."""
+
+
+class Value(msgspec.Struct, frozen=True, gc=False):
+    """Base of the values that every request needs some of: made in a tenth of the time that a
+    frozen dataclass takes, and never looked through by cyclic collection, as they form no cycles.
+    """
 
 
 class Tier(IntEnum):

@@ -4,7 +4,6 @@ Pure. A policy holds its parameters and nothing else: what it may remember comes
 and chance with the generator.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from typing import ClassVar, Protocol
@@ -13,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-Ints = NDArray[np.int32] | NDArray[np.int64]
+from router.core.load_totals import Load
+from router.core.types import Value
+
+_PREFILL_TOKENS, _REQUESTS = int(Load.PREFILL_TOKENS), int(Load.REQUESTS)
+"""Numpy takes half as long for an index that is no enum."""
+
 Floats = NDArray[np.float64]
 
 
@@ -45,8 +49,7 @@ class Parameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
+class Hints(Value, frozen=True):
     """What the client or the ingress says about a request beyond its prompt."""
 
     expected_output_tokens: int | None = None
@@ -56,28 +59,36 @@ class Hints:
 NO_HINTS = Hints()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Facts:
+class Facts(Value, frozen=True, eq=False):
     """One request and n >= 1 candidates; arrays are aligned with `slots` and read-only by contract.
 
     `tiers` int32 [3, n], by `Tier`: leading blocks each held at that tier or a faster one, so row 0
     is what the GPU holds for certain. `speculative` int32 [n]: leading blocks if requests on their
-    way are counted too, at least row 0. `prefill_tokens`, `decode_blocks`, `requests` int64 [n]:
-    the ledger's loads. `recent_tokens` float64 [n]: prompt tokens computed there lately, fading.
-    `turn` counts the choices that the same policy made before this one.
+    way are counted too, at least row 0. `loads` float64 [4, n], by `Load`: the ledger's, where
+    recent tokens are prompt tokens computed there lately, fading. `turn` counts the choices that
+    the same policy made before this one.
     """
 
     slots: NDArray[np.int64]
     tiers: NDArray[np.int32]
     speculative: NDArray[np.int32]
-    prefill_tokens: NDArray[np.int64]
-    decode_blocks: NDArray[np.int64]
-    requests: NDArray[np.int64]
-    recent_tokens: Floats
+    loads: Floats
     prompt_tokens: int
     block_size: int
     turn: int = 0
     hints: Hints = NO_HINTS
+
+    @property
+    def prefill_tokens(self) -> Floats:
+        """Booked and not yet computed [n]."""
+        tokens: Floats = self.loads[_PREFILL_TOKENS]
+        return tokens
+
+    @property
+    def requests(self) -> Floats:
+        """Booked [n]."""
+        requests: Floats = self.loads[_REQUESTS]
+        return requests
 
     @property
     def prompt_blocks(self) -> int:
@@ -90,8 +101,7 @@ class Facts:
         return max(self.prompt_tokens - 1, 0) // self.block_size
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class Choice(Value, frozen=True, eq=False):
     """All candidates, best first, as slots; `costs` [n] in the order of the facts.
 
     What a cost counts is the policy's own; a smaller one is better.
@@ -124,6 +134,7 @@ def rank(costs: Floats, tolerance: float, rng: Random) -> NDArray[np.intp]:
     Random noise of up to the tolerance is what makes it so: equal costs come out in a fair random
     order, and none is ever ranked before one that is better by more than the tolerance.
     """
-    noise: Floats = np.frombuffer(rng.randbytes(4 * len(costs)), dtype="<u4") * (tolerance / 2**32)
-    order: NDArray[np.intp] = (costs + noise).argsort()
+    noise = np.frombuffer(rng.randbytes(2 * len(costs)), np.uint16) * (tolerance / 2**16)
+    noise += costs
+    order: NDArray[np.intp] = noise.argsort()
     return order

@@ -8,6 +8,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from router.core.errors import ConfigurationError
+from router.core.types import Value
 from router.policies.base import Parameters, RoutingPolicy
 from router.policies.kv_aware import KvAware, KvAwareParameters
 from router.policies.least_loaded import LeastLoaded, LoadParameters
@@ -20,8 +21,7 @@ P = TypeVar("P", bound=Parameters)
 DEFAULT_POLICY = KvAware.name
 
 
-@dataclass(frozen=True, slots=True)
-class PolicySpec:
+class PolicySpec(Value, frozen=True):
     """A policy by name with its parameters as a JSON object: hashable, and cheap to send."""
 
     name: str = DEFAULT_POLICY

@@ -3,7 +3,7 @@
 News is applied before selections, so that a caller's own settled requests do not count against it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,8 +122,8 @@ def _requests(flight: Flight) -> Iterator[SelectRequest]:
 
 def _request(selection: Selection, hashes: NDArray[np.uint64], spec: PolicySpec) -> SelectRequest:
     return SelectRequest(
-        BookingId(selection.booking_id),
-        Tenant(selection.tenant),
+        selection.booking_id,
+        selection.tenant,
         hashes,
         selection.prompt_tokens,
         selection.block_size,
@@ -131,15 +131,11 @@ def _request(selection: Selection, hashes: NDArray[np.uint64], spec: PolicySpec)
         selection.lease_s,
         spec,
         selection.reads_cache,
-        _replica_ids(selection.candidates) if selection.candidates is not None else None,
-        _replica_ids(selection.excluded),
+        selection.candidates,
+        selection.excluded,
         Hints(selection.output_tokens, selection.session_hint),
         selection.chains,
     )
-
-
-def _replica_ids(names: Sequence[str]) -> tuple[ReplicaId, ...]:
-    return tuple(map(ReplicaId, names))
 
 
 def _answer(outcome: Selected, doubt: str) -> Answer:

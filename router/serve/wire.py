@@ -11,6 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from router.core.types import BookingId, ReplicaId, Tenant
+
 PROTOCOL = 1
 """Changes with the meaning of any message below; another number means a successor actor."""
 
@@ -40,8 +42,8 @@ class Selection(Message, frozen=True):
     parts `blocks` into those of each prompt, where there are several.
     """
 
-    booking_id: int
-    tenant: str
+    booking_id: BookingId
+    tenant: Tenant
     blocks: int
     prompt_tokens: int
     block_size: int
@@ -49,8 +51,8 @@ class Selection(Message, frozen=True):
     lease_s: float
     profile: int
     reads_cache: bool
-    candidates: tuple[str, ...] | None
-    excluded: tuple[str, ...]
+    candidates: tuple[ReplicaId, ...] | None
+    excluded: tuple[ReplicaId, ...]
     output_tokens: int | None
     session_hint: str | None
     chains: tuple[int, ...] = ()
@@ -106,7 +108,7 @@ class Answer(Message, frozen=True):
 
     outcome: int
     reason: str = ""
-    ranked: tuple[str, ...] = ()
+    ranked: tuple[ReplicaId, ...] = ()
     overlap_blocks: int = 0
     speculative_blocks: int = 0
     forecast_blocks: int = 0

@@ -1,7 +1,6 @@
 """What every routing policy promises, whatever its rule. Runs on each name in the registry."""
 
 from collections import Counter
-from dataclasses import fields, replace
 from functools import partial
 from random import Random
 
@@ -9,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import fields, replace
 from pydantic import ValidationError
 
 from router.core.errors import ConfigurationError
+from router.core.load_totals import Load
 from router.policies.base import Choice, Facts, Reason, RoutingPolicy
 from router.policies.registry import POLICIES, PolicySpec, make_policy
 
@@ -39,10 +40,7 @@ def some_facts(draw: st.DrawFn, max_load: int = 100_000) -> Facts:
         slots=np.array(slots, dtype=np.int64),
         tiers=tiers,
         speculative=np.maximum(np.array(row(prompt_blocks), dtype=np.int32), tiers[0]),
-        prefill_tokens=np.array(row(max_load), dtype=np.int64),
-        decode_blocks=np.array(row(max_load), dtype=np.int64),
-        requests=np.array(row(200), dtype=np.int64),
-        recent_tokens=np.array(row(max_load), dtype=np.float64),
+        loads=np.array([row(200 if load is Load.REQUESTS else max_load) for load in Load], float),
         prompt_tokens=prompt_tokens,
         block_size=BLOCK_SIZE,
         turn=draw(st.integers(0, 10_000)),
@@ -55,10 +53,7 @@ def idle(candidates: int, *, prompt_tokens: int = 640, turn: int = 0) -> Facts:
         slots=np.arange(candidates, dtype=np.int64),
         tiers=np.zeros((3, candidates), dtype=np.int32),
         speculative=np.zeros(candidates, dtype=np.int32),
-        prefill_tokens=np.zeros(candidates, dtype=np.int64),
-        decode_blocks=np.zeros(candidates, dtype=np.int64),
-        requests=np.zeros(candidates, dtype=np.int64),
-        recent_tokens=np.zeros(candidates),
+        loads=np.zeros((len(Load), candidates)),
         prompt_tokens=prompt_tokens,
         block_size=BLOCK_SIZE,
         turn=turn,
@@ -119,10 +114,8 @@ def test_an_empty_prompt_is_placed(name: str) -> None:
 
 
 def test_huge_loads_and_prompts_are_ranked(name: str) -> None:
-    huge = np.array([2**60, 2**61, 0], dtype=np.int64)
-    facts = replace(
-        idle(3), prefill_tokens=huge, decode_blocks=huge, requests=huge, prompt_tokens=2**40
-    )
+    huge = np.array([2.0**60, 2.0**61, 0.0])
+    facts = replace(idle(3), loads=np.stack([huge] * len(Load)), prompt_tokens=2**40)
     chosen = policy(name)
     choice = chosen.choose(facts, Random(0))
     assert sorted(choice.ranked.tolist()) == [0, 1, 2]
@@ -147,12 +140,9 @@ def test_more_load_never_makes_a_replica_more_attractive(
     if not chosen.needs_load:
         return
     position = data.draw(st.integers(0, len(facts.slots) - 1))
-    load = data.draw(
-        st.sampled_from(["prefill_tokens", "decode_blocks", "requests", "recent_tokens"])
-    )
-    raised: np.ndarray = getattr(facts, load).copy()
-    raised[position] += data.draw(st.integers(1, 5000))
-    busier = replace(facts, **{load: raised})
+    raised = facts.loads.copy()
+    raised[data.draw(st.sampled_from(Load)), position] += data.draw(st.integers(1, 5000))
+    busier = replace(facts, loads=raised)
     slot, seed = int(facts.slots[position]), data.draw(st.integers(0, 2**32))
     before = rank_of(chosen.choose(facts, Random(seed)), slot)
     assert rank_of(chosen.choose(busier, Random(seed)), slot) >= before

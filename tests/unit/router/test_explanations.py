@@ -3,6 +3,7 @@
 import numpy as np
 
 from router.candidates import Directory
+from router.core.load_totals import Load
 from router.core.types import BookingId, ReplicaId, Tenant
 from router.decision import Decision
 from router.explanations import Explanations, Record
@@ -12,11 +13,8 @@ from router.policies.registry import PolicySpec
 
 def record(booking_id: int, candidates: int) -> Record:
     slots = np.arange(candidates, dtype=np.int64)
-    zeros = np.zeros(candidates, dtype=np.int64)
-    depths = zeros.astype(np.int32)
-    facts = Facts(
-        slots, np.stack([depths] * 3), depths, zeros, zeros, zeros, np.zeros(candidates), 10, 16
-    )
+    depths = np.zeros((3, candidates), dtype=np.int32)
+    facts = Facts(slots, depths, depths[0], np.zeros((len(Load), candidates)), 10, 16)
     decision = Decision(
         BookingId(booking_id), ReplicaId("R"), (ReplicaId("R"),), 0, 0, (), 0, 10, Reason.TIE
     )

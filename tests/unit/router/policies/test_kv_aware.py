@@ -1,6 +1,5 @@
 """`kv_aware`: what a block is worth, what load costs, and which reason is given."""
 
-from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -25,6 +24,7 @@ def facts(
     prefill_tokens: list[int] | None = None,
     decode_blocks: list[int] | None = None,
     requests: list[int] | None = None,
+    recent_tokens: list[int] | None = None,
     prompt_tokens: int = 100 * BLOCK_SIZE,
 ) -> Facts:
     """Overlaps and loads by candidate; tiers may be given un-nested and are nested here."""
@@ -34,10 +34,10 @@ def facts(
         slots=np.arange(len(gpu), dtype=np.int64),
         tiers=tiers,
         speculative=np.maximum(np.array(speculative or none, dtype=np.int32), tiers[0]),
-        prefill_tokens=np.array(prefill_tokens or none, dtype=np.int64),
-        decode_blocks=np.array(decode_blocks or none, dtype=np.int64),
-        requests=np.array(requests or none, dtype=np.int64),
-        recent_tokens=np.zeros(len(gpu)),
+        loads=np.array(
+            [load or none for load in (prefill_tokens, decode_blocks, requests, recent_tokens)],
+            dtype=np.float64,
+        ),
         prompt_tokens=prompt_tokens,
         block_size=BLOCK_SIZE,
     )
@@ -89,10 +89,8 @@ def test_long_running_output_counts_even_without_waiting_prefill() -> None:
 
 
 def test_tokens_computed_there_lately_decide_between_otherwise_equal_replicas() -> None:
-    used = replace(facts(gpu=[0, 0]), recent_tokens=np.array([50_000.0, 0.0]))
-    assert chosen(used) == 1
-    warmer = replace(facts(gpu=[50, 0]), recent_tokens=np.array([50_000.0, 0.0]))
-    assert chosen(warmer) == 0
+    assert chosen(facts(gpu=[0, 0], recent_tokens=[50_000, 0])) == 1
+    assert chosen(facts(gpu=[50, 0], recent_tokens=[50_000, 0])) == 0
 
 
 def test_a_slower_tier_is_worth_less_than_gpu_and_more_than_computing() -> None:

@@ -1,11 +1,11 @@
 """The policies that look at load alone, or at nothing."""
 
 from collections import Counter
-from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from router.policies.base import Facts, Hints, Reason, rank
 from router.policies.least_loaded import LeastLoaded, LoadParameters
@@ -16,16 +16,13 @@ from router.policies.session_hash import SessionHash, SessionHashParameters
 
 def loaded(requests: list[int], prefill_tokens: list[int] | None = None, turn: int = 0) -> Facts:
     """Candidates on slots 10, 11, …, the first of which holds all of the prompt."""
-    candidates = len(requests)
+    candidates, idle = len(requests), [0] * len(requests)
     held = np.array([[40] + [0] * (candidates - 1)] * 3, dtype=np.int32)
     return Facts(
         slots=np.arange(10, 10 + candidates, dtype=np.int64),
         tiers=held,
         speculative=held[0],
-        prefill_tokens=np.array(prefill_tokens or [0] * candidates, dtype=np.int64),
-        decode_blocks=np.zeros(candidates, dtype=np.int64),
-        requests=np.array(requests, dtype=np.int64),
-        recent_tokens=np.zeros(candidates),
+        loads=np.array([prefill_tokens or idle, idle, requests, idle], dtype=np.float64),
         prompt_tokens=650,
         block_size=16,
         turn=turn,
