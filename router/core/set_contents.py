@@ -88,6 +88,8 @@ class SetContents:
         self._collect_from = int(chosen[-1]) + 1 if chosen.size else 1
         for number in chosen.tolist():
             self._forget_digest(number)
+        # Else a column that is cleared would find these sets, and they be freed once more.
+        self.rows[chosen] = 0
         self._free.extend(chosen.tolist())
 
     def _allocate(self) -> int | None:
