@@ -109,7 +109,7 @@ def _make_secret(options: argparse.Namespace) -> int:
 
 
 def _remove_index(options: argparse.Namespace) -> int:
-    """1 where there was none. An application that still runs would make another at its start only."""
+    """1 where there was none."""
     import ray
 
     from router.serve.generations import remove_index
