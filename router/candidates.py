@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 from router.core.types import ReplicaId, Slot
 from router.decision import SelectRequest
 
+_Names = tuple[ReplicaId, ...]
+
+_MAX_MEMO = 256
+
 
 class Lease(Protocol):
     """A registered replica and its column."""
@@ -42,27 +46,27 @@ class Directory:
 
 
 class Candidates:
-    """The membership at one moment; memoises what requests of one batch have in common."""
+    """The membership at one moment; memoises what its requests have in common."""
 
     def __init__(self, directory: Directory, is_alive: NDArray[np.bool_]) -> None:
         self.directory = directory
         self._is_alive = is_alive
         self._alive_slots: NDArray[np.int64] = np.flatnonzero(is_alive).astype(np.int64)
-        self._memo: dict[
-            tuple[tuple[ReplicaId, ...] | None, tuple[ReplicaId, ...]], NDArray[np.int64]
-        ] = {(None, ()): self._alive_slots}
+        self._memo: dict[tuple[_Names | None, _Names], NDArray[np.int64]] = {}
 
     def slots_for(self, request: SelectRequest) -> NDArray[np.int64]:
         """Ascending. Alive, in the request's own set where it has one, and not excluded."""
+        if request.candidates is None and not request.excluded:
+            return self._alive_slots
         key = (request.candidates, request.excluded)
         slots = self._memo.get(key)
         if slots is None:
+            if len(self._memo) >= _MAX_MEMO:
+                self._memo.clear()
             slots = self._memo[key] = self._narrowed(*key)
         return slots
 
-    def _narrowed(
-        self, wanted: tuple[ReplicaId, ...] | None, excluded: tuple[ReplicaId, ...]
-    ) -> NDArray[np.int64]:
+    def _narrowed(self, wanted: _Names | None, excluded: _Names) -> NDArray[np.int64]:
         is_candidate = self._is_alive.copy()
         if wanted is not None:
             is_candidate[:] = False
@@ -71,18 +75,20 @@ class Candidates:
         is_candidate[self._known(excluded)] = False
         return np.flatnonzero(is_candidate).astype(np.int64)
 
-    def _known(self, replica_ids: tuple[ReplicaId, ...]) -> list[Slot]:
+    def _known(self, replica_ids: _Names) -> list[Slot]:
         slots = self.directory.slots
         return [slots[replica_id] for replica_id in replica_ids if replica_id in slots]
 
 
 class Roster:
-    """Opens the membership for a batch; rebuilds names only when who is registered changed."""
+    """Opens the membership for a batch; rebuilds only what has changed since the one before."""
 
     def __init__(self, members: Members) -> None:
         self._members = members
         self._version: int | None = None
         self._directory = Directory(())
+        self._candidates = Candidates(self._directory, np.zeros(0, np.bool_))
+        self._alive_bytes = b""
 
     def directory(self) -> Directory:
         if self._version != self._members.version:
@@ -91,4 +97,9 @@ class Roster:
         return self._directory
 
     def at(self, now: float) -> Candidates:
-        return Candidates(self.directory(), self._members.fresh(now))
+        directory, is_alive = self.directory(), self._members.fresh(now)
+        alive_bytes = is_alive.tobytes()
+        if alive_bytes != self._alive_bytes or self._candidates.directory is not directory:
+            self._candidates = Candidates(directory, is_alive)
+            self._alive_bytes = alive_bytes
+        return self._candidates
