@@ -129,12 +129,15 @@ class RoutingPolicy(Protocol):
 
 
 def rank(costs: Floats, tolerance: float, rng: Random) -> NDArray[np.intp]:
-    """Positions by ascending cost, with those closer than `tolerance` in random order.
+    """Positions by ascending cost, with those closer than `tolerance` to the best in random order.
 
-    Random noise of up to the tolerance is what makes it so: equal costs come out in a fair random
-    order, and none is ever ranked before one that is better by more than the tolerance.
+    Random noise of up to the tolerance is what makes it so: equally good ones are first equally
+    often, and none is ever ranked before one that is better by more than the tolerance.
     """
-    noise = np.frombuffer(rng.randbytes(2 * len(costs)), np.uint16) * (tolerance / 2**16)
-    noise += costs
-    order: NDArray[np.intp] = noise.argsort()
+    order: NDArray[np.intp] = costs.argsort()
+    limit = costs[order[0]] + tolerance
+    if len(order) > 1 and costs[order[1]] < limit:
+        tied = order[: costs[order].searchsorted(limit)]
+        noise = np.frombuffer(rng.randbytes(2 * len(costs)), np.uint16) * (tolerance / 2**16)
+        tied[:] = tied[(costs + noise)[tied].argsort()]
     return order
