@@ -367,6 +367,22 @@ def test_a_replica_with_a_lapsed_lease_is_no_candidate_and_its_idleness_no_argum
     assert "R2" not in decision.ranked
 
 
+def test_a_lease_that_lapses_and_comes_back_between_calls_is_noticed_by_each(
+    new_world: NewWorld,
+) -> None:
+    """With and without an exclusion that was asked for before."""
+    world = new_world(3)
+    seen = []
+    for now, renewed in ((0.0, ()), (6.0, ("R0", "R1")), (7.0, ("R2",))):
+        for name in renewed:
+            world.members.renewed_at[ReplicaId(name)] = now
+        anywhere = world.select(world.request(1), now)
+        elsewhere = world.select(world.request(1, excluded=(ReplicaId("R0"),)), now)
+        seen.append((sorted(anywhere.ranked), sorted(elsewhere.ranked)))
+    everyone = (["R0", "R1", "R2"], ["R1", "R2"])
+    assert seen == [everyone, (["R0", "R1"], ["R1"]), everyone]
+
+
 def test_a_renewed_lease_leaves_the_load_as_it_is(new_world: NewWorld) -> None:
     """A health probe or a repeated registration is no new life: ten in flight stay ten."""
     world = new_world(1)
