@@ -85,14 +85,7 @@ class KvAware:
         cpu, storage = parameters.cpu_block_cost, parameters.storage_block_cost
         # Rows are nested depths, so each weighs what its blocks gain over the next slower tier.
         self._tier_gains = np.array([cpu, storage - cpu, 1 - storage])
-        # What a unit of each load costs by itself, and by how much it multiplies the own prefill.
-        self._prices = np.zeros((2, len(Load)))
-        waiting_ms = parameters.queue_weight * parameters.prefill_ms_per_token
-        recent_ms = parameters.recent_weight * parameters.prefill_ms_per_token
-        self._prices[0, Load.PREFILL_TOKENS] = waiting_ms
-        self._prices[0, Load.DECODE_BLOCKS] = parameters.decode_ms_per_block
-        self._prices[0, Load.RECENT_TOKENS] = recent_ms
-        self._prices[1, Load.REQUESTS] = parameters.interference_weight
+        self._prices = _prices(parameters)
         # As an array without dimensions it saves numpy the conversion of the number.
         self._overlap_weight = np.array(parameters.overlap_weight)
 
@@ -134,10 +127,10 @@ class KvAware:
             own = own - (per_token * facts.block_size) * reused
         priced = self._prices.dot(facts.loads)
         costs: Floats = priced[0]
-        weights = priced[1]
-        weights += self._overlap_weight
-        weights *= own
-        costs += weights
+        own_weights = priced[1]
+        own_weights += self._overlap_weight
+        own_weights *= own
+        costs += own_weights
         return costs
 
     def _surcharge_overloaded(self, requests: Floats, costs: Floats) -> None:
@@ -158,6 +151,18 @@ class KvAware:
         if facts.speculative[chosen]:
             return Reason.SPECULATIVE_OVERLAP
         return Reason.OVERLAP_OUTWEIGHED
+
+
+def _prices(parameters: KvAwareParameters) -> Floats:
+    """By row of the loads [2, 4]: what a unit costs by itself, and what it adds to the own
+    prefill's weight."""
+    per_token = parameters.prefill_ms_per_token
+    prices = np.zeros((2, len(Load)))
+    prices[0, Load.PREFILL_TOKENS] = per_token * parameters.queue_weight
+    prices[0, Load.DECODE_BLOCKS] = parameters.decode_ms_per_block
+    prices[0, Load.RECENT_TOKENS] = per_token * parameters.recent_weight
+    prices[1, Load.REQUESTS] = parameters.interference_weight
+    return prices
 
 
 def _largest(values: Floats | NDArray[np.int32]) -> float:
