@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,9 +73,9 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.5)
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    config = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text())
+@contextmanager
+def serving(config: dict[str, Any]) -> Iterator[Served]:
+    """A config behind `warmpath serve`, until it is told to stop."""
     port = config["http_options"]["port"] = free_port()
     with tempfile.TemporaryDirectory(prefix="wp-", dir="/tmp") as name:
         path, log = Path(name) / "local.yaml", Path(name) / "log"
@@ -95,6 +96,17 @@ def served() -> Iterator[Served]:
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(120)
+
+
+def shipped(name: str) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load((ROOT / "configs" / name).read_text())
+    return config
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving(shipped("local.yaml")) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
@@ -207,11 +219,13 @@ def test_vllms_own_load_generator_finishes(served: Served, tmp_path: Path) -> No
     assert (result["completed"], result["failed"]) == (8, 0)
 
 
-def test_stop_leaves_no_process(served: Served) -> None:
-    """Last: it ends what the others use."""
-    family = psutil.Process(served.process.pid).children(recursive=True)
-    assert any("haproxy" in child.name() for child in family)
-    served.process.send_signal(signal.SIGINT)
-    assert served.process.wait(120) == 0
-    _, alive = psutil.wait_procs(family, timeout=10)
-    assert alive == []
+def test_stop_leaves_no_process() -> None:
+    config = shipped("sim.yaml")
+    config["applications"][0]["args"]["models"][0]["replicas"] = 1
+    with serving(config) as served:
+        family = psutil.Process(served.process.pid).children(recursive=True)
+        assert any("haproxy" in child.name() for child in family)
+        served.process.send_signal(signal.SIGINT)
+        assert served.process.wait(120) == 0
+        _, alive = psutil.wait_procs(family, timeout=10)
+        assert alive == []
