@@ -31,11 +31,15 @@ class CountingLLM(AsyncLLM):
         """The figures of watched requests; engine requests without output yet count 0."""
         return EngineReport(tuple(state.num_cached_tokens for state in self._states(request_ids)))
 
-    def cached_tokens(self, request_ids: list[str]) -> int:
-        """The sum over the prompts of watched requests; the first choice speaks for its prompt."""
-        watched = self.output_processor.watched
-        firsts = (watched[request_id][:1] for request_id in request_ids)
-        return sum(state.num_cached_tokens for states in firsts for state in states)
+    def cached_tokens(self, request_ids: list[str]) -> int | None:
+        """The sum over the prompts of watched requests; the first choice speaks for its prompt.
+
+        None for a single engine request: of that one vLLM's own answer is right.
+        """
+        watched = [self.output_processor.watched[request_id] for request_id in request_ids]
+        if sum(map(len, watched)) < 2:
+            return None
+        return sum(state.num_cached_tokens for states in watched for state in states[:1])
 
     def forget(self, request_ids: list[str]) -> None:
         for request_id in request_ids:
@@ -80,5 +84,6 @@ def is_usage_event(event: str) -> bool:
 def with_cached_tokens(event: str, cached_tokens: int) -> str:
     """The same usage event with another number of cached tokens."""
     chunk = json.loads(event.removeprefix("data: "))
-    chunk["usage"]["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
+    details = chunk["usage"].get("prompt_tokens_details") or {}
+    chunk["usage"]["prompt_tokens_details"] = details | {"cached_tokens": cached_tokens}
     return f"data: {json.dumps(chunk, separators=(',', ':'))}\n\n"

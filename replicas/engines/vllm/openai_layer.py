@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
@@ -55,27 +55,25 @@ class OpenAiLayer:
                 yield event
 
     def _document(self, request: EngineRequest, response: Any) -> str:
-        if _is_list_of_prompts(request):
-            details = response.usage.prompt_tokens_details
-            details.cached_tokens = self._llm.cached_tokens(engine_request_ids(request))
+        cached_tokens = self._llm.cached_tokens(engine_request_ids(request))
+        if cached_tokens is not None:
+            response.usage.prompt_tokens_details.cached_tokens = cached_tokens
         return str(response.model_dump_json(by_alias=request.route is Route.RESPONSES))
 
     def _events(self, request: EngineRequest, events: Any) -> AsyncGenerator[str, None]:
         if request.route is Route.RESPONSES:
             return _response_events(events)
-        if _is_list_of_prompts(request):
-            return self._with_summed_usage(engine_request_ids(request), events)
-        return cast("AsyncGenerator[str, None]", events)
+        return self._with_summed_usage(engine_request_ids(request), events)
 
     async def _with_summed_usage(
         self, request_ids: list[str], events: AsyncGenerator[str, None]
     ) -> AsyncGenerator[str, None]:
         async with aclosing(events):
             async for event in events:
+                cached_tokens = None
                 if is_usage_event(event):
-                    yield with_cached_tokens(event, self._llm.cached_tokens(request_ids))
-                else:
-                    yield event
+                    cached_tokens = self._llm.cached_tokens(request_ids)
+                yield event if cached_tokens is None else with_cached_tokens(event, cached_tokens)
 
     async def _call(self, request: EngineRequest) -> Any:
         match request.route:
@@ -91,10 +89,6 @@ class OpenAiLayer:
                 return await self._state.openai_serving_responses.create_responses(
                     responses_call(request)
                 )
-
-
-def _is_list_of_prompts(request: EngineRequest) -> bool:
-    return len(request.prompts) > 1
 
 
 async def _response_events(events: AsyncGenerator[Any, None]) -> AsyncGenerator[str, None]:
