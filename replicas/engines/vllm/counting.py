@@ -39,7 +39,7 @@ class CountingLLM(AsyncLLM):
         watched = [self.output_processor.watched[request_id] for request_id in request_ids]
         if sum(map(len, watched)) < 2:
             return None
-        return sum(state.num_cached_tokens for states in watched for state in states[:1])
+        return sum(int(state.num_cached_tokens) for states in watched for state in states[:1])
 
     def forget(self, request_ids: list[str]) -> None:
         for request_id in request_ids:
