@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,9 +72,10 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.5)
 
 
-@contextmanager
-def serving(config: dict[str, Any]) -> Iterator[Served]:
-    """A config behind `warmpath serve`, until it is told to stop."""
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """At the end it is told to stop, which must leave no process."""
+    config = yaml.safe_load((ROOT / "configs" / "local.yaml").read_text())
     port = config["http_options"]["port"] = free_port()
     with tempfile.TemporaryDirectory(prefix="wp-", dir="/tmp") as name:
         path, log = Path(name) / "local.yaml", Path(name) / "log"
@@ -93,20 +93,19 @@ def serving(config: dict[str, Any]) -> Iterator[Served]:
         try:
             wait_until_ready(process, log)
             yield Served(process, f"http://127.0.0.1:{port}/v1", log)
+            stop(process)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(120)
 
 
-def shipped(name: str) -> dict[str, Any]:
-    config: dict[str, Any] = yaml.safe_load((ROOT / "configs" / name).read_text())
-    return config
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with serving(shipped("local.yaml")) as served:
-        yield served
+def stop(process: subprocess.Popen[bytes]) -> None:
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert any("haproxy" in child.name() for child in family)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(150) == 0
+    _, alive = psutil.wait_procs(family, timeout=20)
+    assert alive == []
 
 
 @pytest.fixture(scope="module")
@@ -217,15 +216,3 @@ def test_vllms_own_load_generator_finishes(served: Served, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr[-3000:]
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["completed"], result["failed"]) == (8, 0)
-
-
-def test_stop_leaves_no_process() -> None:
-    config = shipped("sim.yaml")
-    config["applications"][0]["args"]["models"][0]["replicas"] = 1
-    with serving(config) as served:
-        family = psutil.Process(served.process.pid).children(recursive=True)
-        assert any("haproxy" in child.name() for child in family)
-        served.process.send_signal(signal.SIGINT)
-        assert served.process.wait(120) == 0
-        _, alive = psutil.wait_procs(family, timeout=10)
-        assert alive == []
