@@ -4,7 +4,7 @@ Synchronous and pure: time is an argument, nothing waits, no call touches more t
 and segments. Wrong order, doubles and unknown senders are answered, counted and harmless.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from router.core.block_table import Hashes
 from router.core.chain_map import ChainMap
@@ -90,14 +90,6 @@ class BlockIndex:
             self._hot.record(int(hashes[blocks - 1]), blocks)
         tiers = self._reader.tiers(pieces)
         return Overlap(tiers, self._speculation.extend(hashes, pieces, tiers[Tier.GPU]))
-
-    def overlaps_many(self, hashes: Hashes, lengths: Sequence[int]) -> list[Overlap]:
-        """`overlaps` for several prompts, whose hashes follow one another in one array."""
-        overlaps, start = [], 0
-        for length in lengths:
-            overlaps.append(self.overlaps(hashes[start : start + length]))
-            start += length
-        return overlaps
 
     def speculate(
         self, booking_id: BookingId, slot: Slot, hashes: Hashes, expires_at: float

@@ -19,7 +19,7 @@ HASH_ALGORITHM = "sha256_cbor"
 
 _TINY_DEFAULTS: dict[str, Any] = {
     "dtype": "float32",
-    # Compiling four small layers costs half a minute and gains nothing measurable.
+    # Compiling four small layers costs up to half a minute of a start.
     "enforce_eager": True,
     # A random model would fill a JSON answer with whitespace until its tokens run out.
     "structured_outputs_config": {"backend": "xgrammar", "disable_any_whitespace": True},
