@@ -150,12 +150,15 @@ def test_three_choices_of_one_prompt(client: OpenAI) -> None:
 
 
 def test_named_tool_is_called_with_arguments_of_its_schema(client: OpenAI) -> None:
+    """Room for a call of one token a character, and an end after it: the model picks at random."""
     answer = client.chat.completions.create(
         model="tiny",
         messages=HELLO,
         tools=[WEATHER],
         tool_choice={"type": "function", "function": {"name": "get_weather"}},
-        max_tokens=64,
+        max_tokens=200,
+        stop=["</tool_call>"],
+        extra_body={"include_stop_str_in_output": True},
     )
     calls = answer.choices[0].message.tool_calls
     assert calls is not None
