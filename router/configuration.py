@@ -142,6 +142,35 @@ class IndexConfig(Section):
         return self
 
 
+class ContextsConfig(Section):
+    """Conversations kept on the server. Times are in seconds; the TTL's limits are whole ones.
+
+    `journal` is where they are kept: the path of a SQLite file on the cluster's head node, or a
+    `redis://` URL; by default a file below `$XDG_STATE_HOME` (`~/.local/state`). A turn's lease
+    ends `lease_s` after its last renewal. `max_tokens_per_tenant` counts a fork's whole history;
+    `max_bytes` bounds all histories in memory, which share what forks have in common.
+    """
+
+    enabled: bool = True
+    journal: str | None = Field(None, min_length=1)
+    default_ttl_s: int = Field(3600, ge=1)
+    min_ttl_s: int = Field(1, ge=1)
+    max_ttl_s: int = Field(604_800, ge=1)
+    lease_s: float = Field(10.0, gt=0)
+    max_wait_s: float = Field(60.0, ge=0)
+    save_timeout_s: float = Field(5.0, gt=0)
+    max_contexts_per_tenant: int = Field(10_000, ge=1)
+    max_tokens_per_tenant: int = Field(67_108_864, ge=1)
+    max_contexts: int = Field(200_000, ge=1)
+    max_bytes: int = Field(4 * 1024**3, ge=1024**2)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "ContextsConfig":
+        if not self.min_ttl_s <= self.default_ttl_s <= self.max_ttl_s:
+            raise ValueError("default_ttl_s is not between min_ttl_s and max_ttl_s")
+        return self
+
+
 class AppConfig(Section):
     """The whole of `args`."""
 
@@ -149,6 +178,7 @@ class AppConfig(Section):
     ingress: IngressConfig = IngressConfig()
     auth: AuthConfig = AuthConfig()
     index: IndexConfig = IndexConfig()
+    contexts: ContextsConfig = ContextsConfig()
 
     @model_validator(mode="after")
     def _unique_names(self) -> "AppConfig":
@@ -205,16 +235,6 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 
 def _unknown_key(key: str) -> str:
-    sections = (
-        AppConfig,
-        ModelConfig,
-        ScaleConfig,
-        SimConfig,
-        IngressConfig,
-        AuthConfig,
-        IndexConfig,
-        RoutingConfig,
-    )
-    known = {name for section in sections for name in section.model_fields}
+    known = {name for section in Section.__subclasses__() for name in section.model_fields}
     close = get_close_matches(key, known, n=1)
     return f"unknown key; did you mean {close[0]!r}?" if close else "unknown key"

@@ -10,17 +10,31 @@ from fastapi.responses import Response
 from router.core.errors import (
     BlockSizeMismatch,
     ConfigurationError,
+    ContextBusy,
+    ContextExpired,
+    ContextKindMismatch,
+    ContextNotFound,
+    ContextQuotaExceeded,
+    ContextsUnavailable,
     EngineDead,
     EngineError,
     IndexUnavailable,
     InvalidRequest,
+    JournalError,
+    JournalFenced,
+    JournalFull,
+    JournalLost,
+    JournalRefused,
     MalformedMessage,
+    ModelMismatch,
     NoReplica,
     NotFound,
     PayloadTooLarge,
     RegistrationRefused,
     RequestError,
     RequestRejected,
+    ToolsChanged,
+    TurnConflict,
     Unauthenticated,
     Unavailable,
     WarmpathError,
@@ -49,16 +63,30 @@ TABLE: Mapping[type[WarmpathError], HttpError] = {
     InvalidRequest: HttpError(400, _CLIENT),
     Unauthenticated: HttpError(401, _CLIENT, "invalid_api_key"),
     NotFound: HttpError(404, _CLIENT, "not_found"),
+    ContextNotFound: HttpError(404, _CLIENT, "context_not_found"),
+    ContextExpired: HttpError(410, _CLIENT, "context_expired"),
+    ContextBusy: HttpError(409, _CLIENT, "context_busy"),
+    TurnConflict: HttpError(409, _CLIENT, "turn_conflict"),
+    ContextKindMismatch: HttpError(400, _CLIENT, "context_kind"),
+    ModelMismatch: HttpError(400, _CLIENT, "model_mismatch"),
+    ToolsChanged: HttpError(400, _CLIENT, "tools_changed"),
+    ContextQuotaExceeded: HttpError(429, _CLIENT, "context_quota_exceeded"),
     PayloadTooLarge: HttpError(413, _CLIENT, "payload_too_large"),
     RequestRejected: HttpError(400, _CLIENT),
     Unavailable: HttpError(503, _SERVER, "overloaded"),
     NoReplica: HttpError(503, _SERVER, "no_replica"),
+    ContextsUnavailable: HttpError(503, _SERVER, "contexts_unavailable"),
     EngineError: HttpError(500, _SERVER, "engine_error"),
     EngineDead: HttpError(503, _SERVER, "engine_dead"),
     IndexUnavailable: HttpError(503, _SERVER, "overloaded"),
     BlockSizeMismatch: HttpError(500, _SERVER),
     MalformedMessage: HttpError(500, _SERVER),
     RegistrationRefused: HttpError(500, _SERVER),
+    JournalError: HttpError(500, _SERVER),
+    JournalRefused: HttpError(500, _SERVER),
+    JournalFenced: HttpError(500, _SERVER),
+    JournalFull: HttpError(500, _SERVER),
+    JournalLost: HttpError(500, _SERVER),
 }
 
 CountFault = Callable[[str], None]
@@ -86,7 +114,7 @@ def error_body(error: WarmpathError) -> dict[str, object]:
 def error_response(error: WarmpathError) -> Response:
     """A plain JSON answer, for as long as no byte of another was sent."""
     headers = {}
-    if isinstance(error, Unavailable):
+    if isinstance(error, Unavailable | ContextBusy):
         headers["Retry-After"] = str(error.retry_after_s)
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = "Bearer"

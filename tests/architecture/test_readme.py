@@ -10,6 +10,7 @@ from pydantic_core import PydanticUndefined
 from router.configuration import (
     AppConfig,
     AuthConfig,
+    ContextsConfig,
     IndexConfig,
     IngressConfig,
     ModelConfig,
@@ -31,6 +32,7 @@ SECTIONS: dict[str, type[Section]] = {
     "ingress": IngressConfig,
     "auth": AuthConfig,
     "index": IndexConfig,
+    "contexts": ContextsConfig,
     "user_config": RoutingConfig,
 }
 
