@@ -110,6 +110,10 @@ class Engine(Protocol):
         """Requests inside the engine, waiting or running; 0 means idle."""
         ...
 
+    def kv_usage(self) -> float:
+        """Share of the block pool that unfinished requests hold, 0 to 1, as of the last step."""
+        ...
+
     async def check_health(self) -> None:
         """Raises `EngineDead` when the engine cannot serve any more, be it dead or stuck."""
         ...

@@ -84,6 +84,9 @@ class SimEngine:
     def num_unfinished(self) -> int:
         return len(self._inflight)
 
+    def kv_usage(self) -> float:
+        return self._pool.active_blocks / self._config.total_blocks
+
     @property
     def active_blocks(self) -> int:
         """Blocks that unfinished requests hold."""

@@ -92,6 +92,11 @@ class CacheTracker:
         """Events were lost: the engine may hold blocks that are not known of."""
         return self._mirror.is_partial
 
+    @property
+    def index_lag_s(self) -> float:
+        """Age of the oldest change that the index has not confirmed; 0 where it knows all."""
+        return 0.0 if self._publisher is None else self._publisher.lag_s
+
     async def catch_up(self) -> None:
         """Applies what the engine has published until now."""
         await self._subscriber.catch_up()

@@ -469,13 +469,15 @@ async def test_a_bad_request_is_refused_before_the_first_item(
     await client.until_idle()
 
 
-async def test_closing_a_stream_frees_the_engine(client: EngineClient) -> None:
+async def test_closing_a_stream_frees_the_engine_and_its_blocks(client: EngineClient) -> None:
     request = make_request(fresh_prompt(100), is_stream=True, max_tokens=900)
     parts = client.engine.generate(request)
     await anext(parts)
     assert client.engine.num_unfinished() > 0
+    assert 0 < client.engine.kv_usage() < 1
     await parts.aclose()
     await client.until_idle()
+    assert client.engine.kv_usage() == 0
     assert await client.engine.reset_prefix_cache()
 
 

@@ -118,6 +118,9 @@ class VllmEngine:
     def num_unfinished(self) -> int:
         return 0 if self._llm is None else int(self._llm.get_num_unfinished_requests())
 
+    def kv_usage(self) -> float:
+        return self._steps.kv_usage if self.num_unfinished() else 0.0
+
     async def check_health(self) -> None:
         llm, _ = self._running()
         timeout_s = self._model.health_check_timeout_s
