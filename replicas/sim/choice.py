@@ -2,14 +2,14 @@
 
 from replicas.sim.answers import Delta
 from replicas.sim.request import GenerationParams
-from replicas.sim.sequence import Drawn, SimSequence
+from replicas.sim.sequence import Drawn, TextSequence
 from replicas.sim.text import piece
 
 
 class Choice:
     """Follows one sequence. Text that may turn out to be part of a stop string is held back."""
 
-    def __init__(self, sequence: SimSequence, params: GenerationParams, echo: str) -> None:
+    def __init__(self, sequence: TextSequence, params: GenerationParams, echo: str) -> None:
         self.sequence = sequence
         self.completion_tokens = 0
         self.is_finished = False

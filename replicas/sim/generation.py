@@ -12,7 +12,7 @@ from replicas.sim.choice import Choice
 from replicas.sim.completions import CompletionsAnswer
 from replicas.sim.request import GenerationParams, check_length, parse_params
 from replicas.sim.responses import ResponsesAnswer
-from replicas.sim.sequence import Drawn, SimSequence
+from replicas.sim.sequence import Drawn, TextSequence
 from replicas.sim.text import Sampler, text, variant
 
 
@@ -44,7 +44,7 @@ class Generation:
         self._is_open = False
 
     @property
-    def sequences(self) -> list[SimSequence]:
+    def sequences(self) -> list[TextSequence]:
         return [choice.sequence for choice in self._choices]
 
     @property
@@ -113,10 +113,10 @@ def _sequence(
     params: GenerationParams,
     limits: GenerationLimits,
     choice_index: int,
-) -> SimSequence:
+) -> TextSequence:
     draw = variant(params.temperature, params.seed, choice_index)
     room_tokens = limits.max_model_len - len(prompt)
-    return SimSequence(
+    return TextSequence(
         tokens=prompt[:],
         max_tokens=min(params.max_tokens or limits.default_max_tokens, room_tokens),
         sampler=Sampler(prompt.tobytes(), draw),

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replicas.engines.protocol import Route
@@ -75,6 +75,7 @@ def test_a_stop_token_ends_the_answer_and_is_named() -> None:
     assert len(choice["text"].split()) == 2
 
 
+@settings(deadline=None)
 @given(stops=st.lists(st.text("aeio bdg", min_size=1, max_size=4), min_size=1, max_size=3))
 def test_a_stream_shows_exactly_the_text_before_the_first_stop(stops: list[str]) -> None:
     (whole,) = [choice["text"] for choice in document([7], max_tokens=8)["choices"]]
