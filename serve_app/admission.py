@@ -53,13 +53,14 @@ class PromptRenderer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request that may go to a replica of `model`."""
+    """A request that may go to a replica of `model`. `user` is the body's field of that name."""
 
     model: str
     tenant: Tenant
     request: EngineRequest
     blocks: PromptBlocks
     expected_output_tokens: int | None = None
+    user: str | None = None
 
 
 class Admission:
@@ -100,7 +101,15 @@ class Admission:
         )
         request = await self._rendered(renderer, route, allowed.body, request)
         blocks = self._blocks(model, route, allowed.body, request, has_media=has_media)
-        return Admitted(model, tenant, request, blocks, _expected_output_tokens(allowed.body))
+        user = allowed.body.get("user")
+        return Admitted(
+            model,
+            tenant,
+            request,
+            blocks,
+            _expected_output_tokens(allowed.body),
+            user if isinstance(user, str) else None,
+        )
 
     async def tokenize(self, raw: bytes) -> Json:
         """The answer of `/tokenize`. Raises `InvalidRequest` or `NotFound`."""

@@ -1,6 +1,6 @@
 """Chat, completions and responses: admitted alike, dispatched alike, answered alike."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
@@ -14,7 +14,8 @@ from serve_app.observe.record import RequestRecord
 from serve_app.routing import ClientHints
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-SESSION_HEADER = "x-session-id"
+USER = "user"
+"""Of the sources of a session, the one that is no header."""
 MAX_SESSION_CHARACTERS = 128
 
 
@@ -65,14 +66,19 @@ async def _begin(front: Front, request: Request, record: RequestRecord) -> Answe
         front.admission.admit(record.route, raw, tenant_of(request))
     )
     record.admit(admitted)
-    return await front.dispatchers[admitted.model].begin(admitted, _hints(request), record)
+    sources = front.tuning.current.config.session_from
+    hints = client_hints(request.headers, admitted.user, sources)
+    return await front.dispatchers[admitted.model].begin(admitted, hints, record)
 
 
-def _hints(request: Request) -> ClientHints:
-    session = request.headers.get(SESSION_HEADER)
+def client_hints(
+    headers: Mapping[str, str], user: str | None, session_from: Sequence[str]
+) -> ClientHints:
+    """`headers` by name in any case; `session_from` as in the `user_config`."""
+    found = (user if source == USER else headers.get(source) for source in session_from)
+    session = next(filter(None, found), None)
     return ClientHints(
-        frozenset(request.headers.keys()),
-        session[:MAX_SESSION_CHARACTERS] if session else None,
+        frozenset(headers), session[:MAX_SESSION_CHARACTERS] if session is not None else None
     )
 
 
