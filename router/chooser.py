@@ -143,7 +143,7 @@ def _decision(
     decided_seq: int | None,
     sent: int | None,
 ) -> Decision:
-    """`sent` are the blocks that the policy believes to be there, where it does not ask the index."""
+    """`sent`: the blocks that a policy which does not ask the index believes to be there."""
     confirmed, _, stored = overlap.tiers[:, slot].tolist()
     speculative = overlap.speculative.item(slot)
     reusable = max(request.prompt_tokens - 1, 0) // request.block_size

@@ -4,7 +4,8 @@ Pure: the time is an argument. What a replica evicted, lost or never computed it
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from router.core.types import Slot, Value
 
 Hashes = NDArray[np.uint64]
+
+_NOTHING: Mapping[int, float] = MappingProxyType({})
 
 
 class HistoryBounds(Value, frozen=True):
@@ -36,10 +39,10 @@ class RoutingHistory:
     def depths(self, hashes: Hashes, slots: NDArray[np.int64], now: float) -> NDArray[np.int32]:
         """Leading blocks of a prompt that each of `slots` was sent: int32 [slots].
 
-        O(slots · log blocks).
+        O(slots · log blocks). `hashes` are chained, here as everywhere.
         """
         keys: list[int] = hashes.tolist()
-        depths = [self._depth(self._sent.get(slot), keys, now) for slot in slots.tolist()]
+        depths = [self._depth(self._sent.get(slot, _NOTHING), keys, now) for slot in slots.tolist()]
         return np.array(depths, np.int32)
 
     def record(self, slot: Slot, hashes: Hashes, now: float) -> None:
@@ -58,10 +61,9 @@ class RoutingHistory:
         """The replica is gone."""
         self._sent.pop(slot, None)
 
-    def _depth(self, sent: "OrderedDict[int, float] | None", keys: Sequence[int], now: float) -> int:
-        if not sent:
-            return 0
-        low, high = 0, len(keys)
+    @staticmethod
+    def _depth(sent: Mapping[int, float], keys: Sequence[int], now: float) -> int:
+        low, high = 0, len(keys) if sent else 0
         while low < high:
             middle = (low + high) // 2
             if sent.get(keys[middle], now) > now:

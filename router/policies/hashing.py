@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from xxhash import xxh3_64_intdigest
 
-from router.policies.base import Choice, Facts, Floats, Parameters, Reason, rank
+from router.policies.base import Choice, Facts, Floats, Parameters, Reason
 from router.policies.least_loaded import LoadParameters, least_loaded
 
 _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
