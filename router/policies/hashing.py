@@ -57,7 +57,7 @@ def distances(key: int, replica_keys: NDArray[np.uint64]) -> Floats:
     mixed = (mixed ^ (mixed >> _SHIFTS[0])) * _MIX[1]
     mixed = (mixed ^ (mixed >> _SHIFTS[1])) * _MIX[2]
     mixed = mixed ^ (mixed >> _SHIFTS[2])
-    unit: Floats = (mixed >> _SHIFTS[3]) * 2.0**-53
+    unit: Floats = (mixed >> _SHIFTS[3]).astype(np.float64) * 2.0**-53
     return unit
 
 
