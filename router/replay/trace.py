@@ -84,7 +84,8 @@ class Chainer:
         links = np.array(self._links(row.block_ids, needed), np.uint64)
         parts = links[:, None] ^ self._parts
         mixed = ((parts ^ (parts >> _SHIFT)) * _MIX) & _63_BITS
-        return mixed.ravel()[: row.prompt_tokens // self._block_size]
+        hashes: Hashes = mixed.ravel()[: row.prompt_tokens // self._block_size]
+        return hashes
 
     def _links(self, ids: Sequence[int], needed: int) -> list[int]:
         links, link = [], 0
