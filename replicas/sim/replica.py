@@ -26,8 +26,7 @@ from replicas.sim.sequence import SimSequence
 class PassResult:
     """What one pass did, all of it visible at `end_s` only.
 
-    `admitted` began to be computed: `cached_tokens` says what the first admission found, and
-    `last_cached_tokens` what this one did where it was preempted in between. `first_tokens` and
+    `admitted` began to be computed, once more where they were preempted. `first_tokens` and
     `finished` got their first and their last token. `changes` are of the cache, in order: a hash's
     first copy and its last.
     """

@@ -87,8 +87,7 @@ class Scheduler:
             budget -= self._go_on(self._prefilling, planned, budget)
         if self.preemptions == preemptions_before:
             self._admit(planned, budget)
-        planned.decode_sequences = len(self._decoding)
-        planned.decode_context_tokens = self._decoding.context_tokens
+        planned.count_decode(len(self._decoding), self._decoding.context_tokens)
         return planned
 
     def drawing(self, planned: Pass) -> list[SimSequence]:
@@ -137,7 +136,7 @@ class Scheduler:
 
     def _admit(self, planned: Pass, budget: int) -> None:
         """Admits from the head of the queue until budget, places or blocks run out."""
-        places = self.limits.max_sequences - self.running
+        places = self.limits.max_sequences - self.running - len(planned.prefilled)
         while self._waiting and budget and places:
             sequence = self._waiting[0]
             hits = self._blocks.match(sequence)
@@ -150,7 +149,7 @@ class Scheduler:
 
     def _start(self, sequence: SimSequence, hits: list[Block]) -> None:
         cached_tokens = self._blocks.take_over(sequence, hits)
-        sequence.last_cached_tokens = min(cached_tokens, sequence.prompt_tokens)
+        sequence.most_cached_tokens = max(sequence.most_cached_tokens, cached_tokens)
         if sequence.cached_tokens is None:
             sequence.cached_tokens = cached_tokens
         sequence.computed_tokens = cached_tokens
@@ -158,20 +157,22 @@ class Scheduler:
         sequence.state = State.PREFILLING
 
     def _compute(self, sequence: SimSequence, tokens: int, planned: Pass) -> None:
-        """Enters a chunk into the pass; only what is prompt in it counts as prefill.
+        """Enters a chunk into the pass. What is prompt in it counts as prefill; a sequence that
+        resumes with output counts as decoding, too, in the pass that gives it the next token.
 
         Its full blocks are reusable from here on, so that others in the same pass share them.
         """
         start, end = sequence.computed_tokens, sequence.computed_tokens + tokens
         sequence.computed_tokens = end
         self._blocks.store(sequence, end)
+        is_whole = end == sequence.length
         if start < sequence.prompt_tokens:
             planned.count_prefill(start, min(end, sequence.prompt_tokens) - start)
-        if end == sequence.length:
-            self._prefilling = None
+        if is_whole:
             planned.prefilled.append(sequence)
-        else:
-            self._prefilling = sequence
+            if end > sequence.prompt_tokens:
+                planned.count_decode(1, end)
+        self._prefilling = None if is_whole else sequence
 
     def _preempt(self, sequence: SimSequence) -> None:
         self.preemptions += 1

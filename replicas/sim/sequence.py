@@ -23,10 +23,11 @@ class SimSequence:
 
     `hashes` are the chained hashes of the leading full blocks: of the prompt at first, and one
     more whenever an output fills a block. `cached_tokens` is what the first admission found in the
-    cache, None before it; `last_cached_tokens` of the prompt the last one, which after a preemption
-    finds much of the sequence's own. The rest belongs to the scheduler: `length` counts the tokens
-    known when the sequence last began to wait or to decode, `computed_tokens` what a prefill has
-    done of them, `order` its place among the running, `since` the pass in which it began to decode.
+    cache, None before it; `most_cached_tokens` the most that any admission did, which after a
+    preemption includes much of the sequence's own. The rest belongs to the scheduler: `length`
+    counts the tokens known when the sequence last began to wait or to decode, `computed_tokens`
+    what a prefill has done of them, `order` its place among the running, `since` the pass in which
+    it began to decode.
     """
 
     __slots__ = (
@@ -34,9 +35,9 @@ class SimSequence:
         "cached_tokens",
         "computed_tokens",
         "hashes",
-        "last_cached_tokens",
         "length",
         "max_tokens",
+        "most_cached_tokens",
         "order",
         "prompt_tokens",
         "since",
@@ -50,7 +51,7 @@ class SimSequence:
         self.hashes = hashes
         self.state = State.WAITING
         self.cached_tokens: int | None = None
-        self.last_cached_tokens = 0
+        self.most_cached_tokens = 0
         self.length = prompt_tokens
         self.computed_tokens = 0
         self.blocks: list[Block] = []
@@ -97,14 +98,13 @@ class Pass:
     """One forward pass: whom it moves on, and the sums that a latency model wants.
 
     `admitted` came from the queue into this pass; `prefilled` have their last known token computed
-    at its end, in running order. `prefill_sequences` of them and of `chunked` compute
-    `prefill_tokens` prompt tokens after `prefill_context_tokens` earlier ones. `decode_sequences`
-    compute one token each; their lengths add up to `decode_context_tokens`.
+    at its end, in running order. `prefill_sequences` compute `prefill_tokens` prompt tokens in all,
+    after `prefill_context_tokens` earlier ones. `decode_sequences` get a token that
+    is not their first; their lengths add up to `decode_context_tokens`.
     """
 
     admitted: list[SimSequence] = field(default_factory=list)
     prefilled: list[SimSequence] = field(default_factory=list)
-    chunked: SimSequence | None = None
     prefill_sequences: int = 0
     prefill_tokens: int = 0
     prefill_context_tokens: int = 0
@@ -115,6 +115,10 @@ class Pass:
         self.prefill_sequences += 1
         self.prefill_context_tokens += context_tokens
         self.prefill_tokens += tokens
+
+    def count_decode(self, sequences: int, context_tokens: int) -> None:
+        self.decode_sequences += sequences
+        self.decode_context_tokens += context_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,15 @@ def test_sequences_are_admitted_in_order_of_arrival() -> None:
     assert waiting[2].state is State.WAITING
 
 
+def test_a_prompt_that_is_done_in_the_pass_keeps_its_place() -> None:
+    bench = Bench(max_sequences=4, max_batched_tokens=8)
+    sequences = [sequence([i] * 9, max_tokens=9) for i in range(6)]
+    bench.add(*sequences)
+    while bench.scheduler.unfinished:
+        bench.step()
+        assert bench.scheduler.running <= 4
+
+
 def test_the_head_of_the_queue_is_never_overtaken() -> None:
     """A short prompt that would fit waits behind a long one that does not."""
     bench = Bench(total_blocks=5)
@@ -233,7 +242,7 @@ def test_the_newest_sequence_is_preempted_and_finishes_later_with_the_same_text(
     assert any(old in drawn and new not in drawn for drawn in bench.drawn)
     assert new.tokens == unhindered.tokens
     assert new.cached_tokens == 0
-    assert new.last_cached_tokens == 4
+    assert new.most_cached_tokens == 4
 
 
 def test_a_preempted_sequence_goes_before_those_that_wait() -> None:
@@ -254,17 +263,15 @@ def test_nobody_is_admitted_in_a_pass_that_preempts() -> None:
     assert bench.passes[-1].admitted == []
 
 
-def test_what_was_generated_is_no_prefill_when_it_is_computed_again() -> None:
-    """A preempted sequence starts anew; only its prompt's tokens count as prefill."""
+def test_a_sequence_that_resumes_computes_its_prompt_as_prefill_and_decodes() -> None:
+    """Two of its prompt's tokens are gone from the cache, and so is all its output."""
     bench = Bench(total_blocks=6)
-    old, new = sequence([1] * 8, max_tokens=12), sequence([2] * 8, max_tokens=8)
+    old, new = sequence([1] * 8, max_tokens=12), sequence([2] * 6, max_tokens=12)
     bench.add(old, new)
-    while not bench.scheduler.preemptions:
-        bench.step()
-    bench.pool.drain_changes()
     bench.run()
-    again = next(planned for planned in bench.passes[2:] if planned.admitted == [new])
-    assert again.prefill_context_tokens + again.prefill_tokens <= new.prompt_tokens
+    again = [planned for planned in bench.passes if planned.admitted == [new]][-1]
+    assert (again.prefill_context_tokens, again.prefill_tokens) == (4, 2)
+    assert again.decode_context_tokens > new.prompt_tokens
 
 
 def test_a_budget_below_the_places_is_refused() -> None:
