@@ -125,7 +125,13 @@ class CacheTracker:
             await self._subscriber.catch_up()
             causes = self._causes(request, routing, report)
             await asyncio.sleep(self._settings.late_event_s)
-        return Settlement(self._block_size, report.cached_tokens, routing.forecast_blocks, causes)
+        return Settlement(
+            self._block_size,
+            report.cached_tokens,
+            routing.forecast_blocks,
+            causes,
+            report.output,
+        )
 
     def check(self) -> None:
         """Raises what ended the reading of events; without them the replica is of no use."""

@@ -36,6 +36,7 @@ class Generation:
     def __init__(self, request: EngineRequest, limits: GenerationLimits, created: int) -> None:
         self._params = parse_params(request)
         self._is_stream = request.is_stream
+        self._reports_tokens = request.reports_tokens
         self._prompts = len(request.prompts)
         self._choices = list(_choices(request, self._params, limits))
         self._index = {id(choice.sequence): i for i, choice in enumerate(self._choices)}
@@ -71,8 +72,11 @@ class Generation:
         return self._answer.document(self._said, self._usage())
 
     def report(self) -> EngineReport:
-        """What was found in the cache for each choice, in their order."""
-        return EngineReport(tuple(choice.sequence.cached_tokens or 0 for choice in self._choices))
+        """What was found in the cache for each choice, in their order; and the first one's ids."""
+        return EngineReport(
+            tuple(choice.sequence.cached_tokens or 0 for choice in self._choices),
+            self._choices[0].output() if self._reports_tokens else None,
+        )
 
     def _opening(self) -> bytes:
         if self._is_open:

@@ -87,7 +87,7 @@ class VllmEngine:
         if self.num_unfinished() == 0:
             self._steps.tick()
         ids = engine_request_ids(request)
-        llm.watch(ids)
+        llm.watch(ids, keeps_tokens=request.reports_tokens)
         cancels = _cancels()
         is_complete = False
         try:

@@ -65,14 +65,17 @@ def test_continuous_usage_counts_in_every_chunk() -> None:
     assert [chunk["usage"]["completion_tokens"] for chunk in seen] == [1, 2, 3, 3]
 
 
-def test_a_stop_token_ends_the_answer_and_is_named() -> None:
+def test_a_stop_token_ends_the_answer_unseen_and_is_named() -> None:
     tokens = document([1], max_tokens=4, temperature=0, logprobs=0)["choices"][0]
     whole = chunks([1], max_tokens=4, temperature=0)
     stop_id = next(i for i in range(4096) if text([i]) == tokens["logprobs"]["tokens"][1])
-    (choice,) = document([1], max_tokens=4, temperature=0, stop_token_ids=[stop_id])["choices"]
+    options = {"max_tokens": 4, "temperature": 0, "stop_token_ids": [stop_id]}
+    (choice,) = document([1], **options)["choices"]
     assert len(whole) == 4
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop_id)
-    assert len(choice["text"].split()) == 2
+    assert len(choice["text"].split()) == 1
+    (shown,) = document([1], **options, include_stop_str_in_output=True)["choices"]
+    assert len(shown["text"].split()) == 2
 
 
 @settings(deadline=None)
