@@ -83,9 +83,18 @@ class Admission:
 
     async def admit(self, route: ApiRoute, raw: bytes, tenant: Tenant) -> Admitted:
         """Raises `InvalidRequest` or `NotFound`. O(body)."""
-        body = decode_object(raw)
+        return await self.admit_body(route, decode_object(raw), tenant)
+
+    async def admit_body(
+        self,
+        route: ApiRoute,
+        body: Json,
+        tenant: Tenant,
+        turn: PromptRenderer | None = None,
+    ) -> Admitted:
+        """Like `admit`; a context's `turn` renders what the body continues."""
         model = self.model_of(body)
-        renderer = self._renderers[model]
+        renderer = turn or self._renderers[model]
         allowed = allow(route, body)
         has_media = check_content(
             route, allowed.body, accepts_media=renderer is not None and renderer.accepts_media
@@ -98,6 +107,7 @@ class Admission:
             cache_salt=self._salts.salt(tenant, allowed.client_salt),
             is_stream=_is_stream(allowed.body),
             needs_render=has_media or allowed.needs_render,
+            reports_tokens=turn is not None,
         )
         request = await self._rendered(renderer, route, allowed.body, request)
         blocks = self._blocks(model, route, allowed.body, request, has_media=has_media)

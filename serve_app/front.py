@@ -10,6 +10,7 @@ from router.core.types import Tenant
 from serve_app.admission import Admission, PromptRenderer
 from serve_app.auth import ANONYMOUS, KeyRing
 from serve_app.body import read_body
+from serve_app.contexts.service import Contexts
 from serve_app.dispatch import Dispatcher, Finish
 from serve_app.errors import CountFault
 from serve_app.render_loop import RenderLoop
@@ -29,6 +30,7 @@ class Front:
     tuning: Tuning
     max_body_bytes: int
     count: CountFault
+    contexts: Contexts | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     async def body(self, request: Request) -> bytes:

@@ -1,12 +1,15 @@
 """Chat, completions and responses: admitted alike, dispatched alike, answered alike."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from router.core.errors import InvalidRequest
 from serve_app.allow_list import ApiRoute
+from serve_app.contexts.parameters import SESSION_HEADER, is_context, session_tag
 from serve_app.dispatch import Answer
 from serve_app.front import Front, tenant_of
 from serve_app.observe.decision_headers import decision_headers
@@ -62,13 +65,24 @@ def _endpoint(front: Front, route: ApiRoute) -> Callable[[Request], Awaitable[Re
 
 async def _begin(front: Front, request: Request, record: RequestRecord) -> Answer:
     raw = await front.body(request)
+    if is_context(request.headers.get(SESSION_HEADER)):
+        if front.contexts is None:
+            raise InvalidRequest("Contexts are not kept here.", param=SESSION_HEADER)
+        return await front.contexts.turns.begin(raw, request.headers, record)
     admitted = await front.render_loop.run(
         front.admission.admit(record.route, raw, tenant_of(request))
     )
     record.admit(admitted)
-    sources = front.tuning.current.config.session_from
-    hints = client_hints(request.headers, admitted.user, sources)
+    hints = _hints(front, request, admitted.user)
     return await front.dispatchers[admitted.model].begin(admitted, hints, record)
+
+
+def _hints(front: Front, request: Request, user: str | None) -> ClientHints:
+    """Of a session goes only what tells it from others, and that for each tenant by itself."""
+    hints = client_hints(request.headers, user, front.tuning.current.config.session_from)
+    if hints.session_hint is None:
+        return hints
+    return replace(hints, session_hint=session_tag(tenant_of(request), hints.session_hint))
 
 
 def client_hints(
