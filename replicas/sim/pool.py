@@ -159,6 +159,10 @@ class BlockPool:
             self._changes.append(ClearedBlocks())
         return True
 
+    def drop_idle(self) -> None:
+        """Evicts whatever nobody holds. O(blocks)."""
+        self._evict(len(self._idle))
+
     def drain_changes(self) -> list[Change]:
         """What changed since the last call, in order."""
         changes, self._changes = self._changes, []

@@ -92,6 +92,10 @@ class SimReplica:
         """Drops all reusable content; false while requests hold blocks. Seen in the next pass."""
         return self._pool.reset()
 
+    def drop_idle_blocks(self) -> None:
+        """Drops the content that no running request holds. Seen in the next pass."""
+        self._pool.drop_idle()
+
     @property
     def unfinished(self) -> int:
         """Requests waiting or running."""

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from replicas.sim.pool import BlockPool
 from replicas.sim.sequence import SimSequence
 from router.core.types import BlockHash
-from serve_app.bench.cache_oracle import LruBlocks, Oracle, Served
+from router.replay.lru_blocks import LruBlocks, Served
+from serve_app.bench.cache_oracle import Oracle
 
 BLOCK_SIZE = 4
 
