@@ -88,7 +88,7 @@ class RunningFleet:
         if replica not in self._running:
             return
         for sequence in done.admitted:
-            fresh_tokens = sequence.prompt_tokens - sequence.last_cached_tokens
+            fresh_tokens = max(sequence.prompt_tokens - sequence.most_cached_tokens, 0)
             replica.work.computed_tokens += fresh_tokens
         for sequence in done.finished:
             del self._running[replica][sequence]
