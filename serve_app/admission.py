@@ -1,7 +1,7 @@
 """From a raw body to an engine request: decode, rules, salt, validation, token ids.
 
-Runs on the render loop. Whatever is the client's fault is known when it returns, so that it is
-answered before anything else happens.
+Where a body is long, on the render loop. Whatever is the client's fault is known when it returns,
+so that it is answered before anything else happens.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Prompts to token ids, once, at the ingress: vLLM's own renderer, without an engine.
 
-Importing this module imports vLLM, which takes seconds. Coroutines here belong on a `RenderLoop`,
-never on the loop that serves requests.
+Importing this module imports vLLM, which takes seconds. Long bodies belong on a `RenderLoop`, not
+on the loop that serves requests.
 """
 
 from collections.abc import Awaitable

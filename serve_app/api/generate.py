@@ -69,9 +69,7 @@ async def _begin(front: Front, request: Request, record: RequestRecord) -> Answe
         if front.contexts is None:
             raise InvalidRequest("Contexts are not kept here.", param=SESSION_HEADER)
         return await front.contexts.turns.begin(raw, request.headers, record)
-    admitted = await front.render_loop.run(
-        front.admission.admit(record.route, raw, tenant_of(request))
-    )
+    admitted = await front.admit(record.route, raw, tenant_of(request))
     record.admit(admitted)
     hints = _hints(front, request, admitted.user)
     return await front.dispatchers[admitted.model].begin(admitted, hints, record)
