@@ -141,10 +141,13 @@ class Flight(Message, frozen=True):
 
 
 class Landing(Message, frozen=True):
-    """`successor` names the actor that took over: nothing was applied, all belongs there."""
+    """Without replies all is to be sent again: to `successor`, the actor that took over, or here
+    a little later, because of `refusal`. Operations are idempotent, some may have been applied.
+    """
 
     replies: list[Reply]
     successor: str | None = None
+    refusal: str | None = None
 
 
 def encode(message: Message) -> bytes:

@@ -3,7 +3,7 @@
 import heapq
 from typing import Generic, TypeVar
 
-Key = TypeVar("Key", bound=int)
+Key = TypeVar("Key", bound=int | str)
 
 _MIN_HEAP_ENTRIES = 1024
 

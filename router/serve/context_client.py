@@ -5,8 +5,13 @@ is away; what it cannot learn in time is `ContextsUnavailable`. Leases of open t
 here until the turn is committed or abandoned: the caller owes one of the two.
 """
 
-from collections.abc import Mapping
+import asyncio
+import secrets
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
+from router.contexts.faults import error_of
 from router.contexts.messages import (
     ContextPage,
     ContextView,
@@ -16,7 +21,44 @@ from router.contexts.messages import (
     Ticket,
     TurnResult,
 )
+from router.contexts.wire import (
+    Abandon,
+    Begin,
+    Begun,
+    Commit,
+    Create,
+    Delete,
+    Done,
+    Failed,
+    Fork,
+    Get,
+    Operation,
+    Page,
+    Paged,
+    Patch,
+    Reply,
+    Viewed,
+)
+from router.core.errors import ContextNotFound, ContextsUnavailable, MalformedMessage
 from router.core.types import ContextId, Tenant
+from router.serve.context_connection import ContextConnection
+from router.serve.context_lanes import Lane
+from router.serve.context_leases import TurnLeases
+
+R = TypeVar("R", bound=Reply)
+
+_ID_BYTES = 24
+_NONCE_BITS = 63
+_MAX_ABANDONING = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ContextLinkSettings:
+    """Seconds. A commit may wait longer: its turn has been generated, which is worth a restart."""
+
+    call_limit_s: float = 5.0
+    commit_limit_s: float = 20.0
+    repeat_after_s: float = 0.1
 
 
 class ContextClient:
@@ -26,16 +68,27 @@ class ContextClient:
     name a context `ContextNotFound` and `ContextExpired`.
     """
 
+    def __init__(
+        self, connection: ContextConnection, settings: ContextLinkSettings | None = None
+    ) -> None:
+        self._settings = settings or ContextLinkSettings()
+        self._connection = connection
+        self._quick = Lane(connection.exchange, self._settings.call_limit_s)
+        self._durable = Lane(connection.exchange, self._settings.commit_limit_s)
+        self._leases = TurnLeases(self._quick.send)
+        self._abandoning: set[asyncio.Task[None]] = set()
+
     async def create(self, tenant: Tenant, new: NewContext) -> ContextView:
         """Durable when it returns. Raises `ContextQuotaExceeded`."""
-        raise NotImplementedError
+        create = Create(tenant, new.context_id or fresh_id(), new)
+        return (await self._ask(create, self._durable, Viewed)).view
 
     async def get(self, tenant: Tenant, context_id: ContextId) -> ContextView:
-        raise NotImplementedError
+        return (await self._ask(Get(tenant, context_id), self._quick, Viewed)).view
 
     async def page(self, tenant: Tenant, limit: int, after: ContextId | None) -> ContextPage:
         """The tenant's own, newest first, from the one behind `after` on."""
-        raise NotImplementedError
+        return (await self._ask(Page(tenant, limit, after), self._quick, Paged)).page
 
     async def patch(
         self,
@@ -45,7 +98,8 @@ class ContextClient:
         metadata: Mapping[str, str] | None,
     ) -> ContextView:
         """None leaves it as it is. Restarts the idle clock."""
-        raise NotImplementedError
+        patch = Patch(tenant, context_id, ttl_s, metadata)
+        return (await self._ask(patch, self._durable, Viewed)).view
 
     async def fork(
         self,
@@ -55,11 +109,12 @@ class ContextClient:
         metadata: Mapping[str, str] | None,
     ) -> ContextView:
         """A context with the history of the last committed turn. Raises `ContextQuotaExceeded`."""
-        raise NotImplementedError
+        fork = Fork(tenant, context_id, fresh_id(), ttl_s, metadata)
+        return (await self._ask(fork, self._durable, Viewed)).view
 
     async def delete(self, tenant: Tenant, context_id: ContextId) -> None:
         """Raises `ContextBusy` during a turn."""
-        raise NotImplementedError
+        await self._ask(Delete(tenant, context_id), self._durable, Done)
 
     async def begin_turn(
         self,
@@ -75,19 +130,98 @@ class ContextClient:
         Raises `ContextBusy`, `TurnConflict`, `ModelMismatch`, `ContextKindMismatch` and
         `ContextQuotaExceeded`.
         """
-        raise NotImplementedError
+        nonce = secrets.randbits(_NONCE_BITS)
+        begin = Begin(tenant, context_id, nonce, model, kind, expected_turns, wait_s)
+        limit_s = self._settings.call_limit_s + wait_s
+        # A turn that waits must not keep others of its call from their answers.
+        lane = self._quick if wait_s <= 0 else Lane(self._connection.exchange, limit_s)
+        try:
+            turn = (await self._ask(begin, lane, Begun, limit_s)).turn
+        except (ContextsUnavailable, asyncio.CancelledError):
+            self._abandon(Abandon(tenant, context_id, nonce))
+            raise
+        self._leases.hold(turn)
+        return turn
 
     async def commit(self, ticket: Ticket, result: TurnResult) -> ContextView:
         """Durable when it returns. Raises `TurnConflict` where the lease has lapsed meanwhile.
 
         After `ContextsUnavailable` the turn may have been committed or not; calling again tells.
         """
-        raise NotImplementedError
+        limit_s = self._settings.commit_limit_s
+        view = (await self._ask(Commit(ticket, result), self._durable, Viewed, limit_s)).view
+        self._leases.drop(ticket)
+        return view
 
     def abandon(self, ticket: Ticket) -> None:
         """Ends the turn without a trace, in the background. Idempotent; after a commit nothing."""
-        raise NotImplementedError
+        self._leases.drop(ticket)
+        self._abandon(Abandon(ticket.tenant, ticket.context_id, ticket.nonce))
+
+    @property
+    def open_turns(self) -> int:
+        """Turns of this process whose leases are renewed."""
+        return len(self._leases)
 
     async def close(self) -> None:
         """Who still waits gets `ContextsUnavailable`; open turns are left to their lease."""
-        raise NotImplementedError
+        for task in self._abandoning:
+            task.cancel()
+        await asyncio.gather(*self._abandoning, return_exceptions=True)
+        await self._leases.close()
+        await self._quick.close()
+        await self._durable.close()
+
+    async def _ask(
+        self, operation: Operation, lane: Lane, kind: type[R], limit_s: float | None = None
+    ) -> R:
+        try:
+            async with asyncio.timeout(limit_s or self._settings.call_limit_s):
+                reply = await self._sent(operation, lane)
+        except TimeoutError:
+            raise ContextsUnavailable("The context manager does not answer.") from None
+        if isinstance(reply, Failed):
+            raise error_of(reply)
+        if not isinstance(reply, kind):
+            raise MalformedMessage("the context manager answered another question")
+        return reply
+
+    async def _sent(self, operation: Operation, lane: Lane) -> Reply:
+        """Repeated until there is an answer: every operation is idempotent."""
+        reply = await self._once(operation, lane)
+        is_first = True
+        while reply is None:
+            is_first = False
+            await asyncio.sleep(self._settings.repeat_after_s)
+            reply = await self._once(operation, lane)
+        was_deleted = isinstance(operation, Delete) and not is_first
+        if was_deleted and isinstance(reply, Failed) and reply.error == ContextNotFound.__name__:
+            return Done()
+        return reply
+
+    async def _once(self, operation: Operation, lane: Lane) -> Reply | None:
+        try:
+            return await lane.send(operation)
+        except ContextsUnavailable:
+            return None
+
+    def _abandon(self, abandon: Abandon) -> None:
+        """Where too many are under way, the lease sees to it."""
+        if len(self._abandoning) < _MAX_ABANDONING:
+            self._in_background(self._send_quietly(abandon))
+
+    async def _send_quietly(self, abandon: Abandon) -> None:
+        try:
+            await self._ask(abandon, self._quick, Done)
+        except ContextsUnavailable:
+            return
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._abandoning.add(task)
+        task.add_done_callback(self._abandoning.discard)
+
+
+def fresh_id() -> ContextId:
+    """192 random bits, URL-safe."""
+    return ContextId(f"ctx-{secrets.token_urlsafe(_ID_BYTES)}")

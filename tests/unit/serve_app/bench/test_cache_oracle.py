@@ -5,11 +5,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.sim.pool import BlockPool
-from replicas.sim.sequence import SimSequence
+from replicas.sim.pool import BlockPool, StoredRun
 from router.core.types import BlockHash
-from router.replay.lru_blocks import LruBlocks, Served
-from serve_app.bench.cache_oracle import Oracle
+from serve_app.bench.cache_oracle import LruBlocks, Oracle, Served
 
 BLOCK_SIZE = 4
 
@@ -66,11 +64,12 @@ def test_evicts_as_the_simulated_engine_does(paths: list[list[int]], blocks: int
 
 def serve_in_pool(pool: BlockPool, request: Served) -> int:
     hashes = [BlockHash(block) for block in request.chain]
-    hits = pool.match(hashes, len(hashes))
+    hits = pool.match(hashes)
     taken = pool.acquire(hits, request.total_blocks - len(hits))
     assert taken is not None
-    owner = SimSequence(request.total_blocks * BLOCK_SIZE, 1, hashes)
-    pool.store(taken[len(hits) : len(hashes)], owner, len(hits))
+    new = tuple(hashes[len(hits) :])
+    run = StoredRun(new, None, (), BLOCK_SIZE, None)
+    pool.store(taken[len(hits) : len(hashes)], run)
     pool.release(taken)
     return len(hits)
 
