@@ -1,7 +1,10 @@
 """A model's replicas as a Serve deployment: names, sizes, resources, health and shutdown."""
 
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from replicas.serve_flags import SERVE_FLAGS, serve_flags
 from replicas.server import LLMServer
 from router.configuration import ModelConfig, ScaleConfig
 
@@ -35,8 +38,9 @@ def build_deployment(model: ModelConfig, *, max_queued_requests: int = -1) -> "A
     """
     from ray import serve
 
-    options = deployment_options(model) | {"max_queued_requests": max_queued_requests}
-    return serve.deployment(**options)(LLMServer).bind(model.model_dump())
+    options = deployment_options(model, serve_flags(os.environ))
+    deployment = serve.deployment(**options, max_queued_requests=max_queued_requests)
+    return deployment(LLMServer).bind(model.model_dump())
 
 
 def deployment_name(model: ModelConfig) -> str:
@@ -44,13 +48,19 @@ def deployment_name(model: ModelConfig) -> str:
     return f"llm-{model.name.replace('/', '--')}"
 
 
-def deployment_options(model: ModelConfig) -> dict[str, Any]:
-    """The arguments of `serve.deployment`. Pure.
+def deployment_options(
+    model: ModelConfig, flags: Mapping[str, str] = SERVE_FLAGS
+) -> dict[str, Any]:
+    """The arguments of `serve.deployment`; `flags` are Serve's own, see `serve_flags`. Pure.
 
     A replica with GPUs is one placement group with one bundle: all ranks of its engine are child
     processes of the replica, on one node, and see just the GPUs of that bundle.
     """
-    resources = {"num_cpus": model.cpus_per_replica, "num_gpus": model.gpus_per_replica}
+    resources = {
+        "num_cpus": model.cpus_per_replica,
+        "num_gpus": model.gpus_per_replica,
+        "runtime_env": {"env_vars": dict(flags)},
+    }
     options: dict[str, Any] = {
         "name": deployment_name(model),
         "max_ongoing_requests": model.max_ongoing_requests,

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 
+from replicas.cache_report import Gauges, RayGauges
 from router.configuration import ModelConfig
 from router.core.types import ReplicaId
 from router.serve.index_publisher import EventConnection
@@ -10,10 +11,13 @@ from router.serve.index_publisher import EventConnection
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Who this replica is to routers, and its way to the block index; none outside of Serve."""
+    """Who this replica is to routers, its way to the block index and to metrics; none of these
+    outside of Serve.
+    """
 
     replica_id: ReplicaId
-    index: EventConnection | None
+    index: EventConnection | None = None
+    gauges: Gauges | None = None
 
 
 def is_in_ray() -> bool:
@@ -36,8 +40,8 @@ def placement(model: ModelConfig) -> Placement:
     except RayServeException:
         return _alone()
     replica_id = ReplicaId(context.replica_id.unique_id)
-    return Placement(replica_id, NamedIndex(context.app_name, model.name))
+    return Placement(replica_id, NamedIndex(context.app_name, model.name), RayGauges())
 
 
 def _alone() -> Placement:
-    return Placement(ReplicaId(f"process-{os.getpid()}"), None)
+    return Placement(ReplicaId(f"process-{os.getpid()}"))

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from replicas.cache_report import report_forever
 from replicas.engines.protocol import Engine, EngineInfo, EngineRequest
 from replicas.kv.tracker import CacheTracker
 from replicas.parity import prove_parity
@@ -45,6 +46,7 @@ class LLMServer:
         self._engine: Engine | None = None
         self._tracker: CacheTracker | None = None
         self._starting: asyncio.Task[ReplicaMetadata] | None = None
+        self._reporting: asyncio.Task[None] | None = None
 
     async def record_replica_metadata(self) -> dict[str, Any]:
         """Serve's hook after construction: what routers have to know, as plain data."""
@@ -86,8 +88,8 @@ class LLMServer:
 
     async def shutdown(self) -> None:
         """Ends the engine and its processes. Idempotent."""
-        if self._starting is not None:
-            self._starting.cancel()
+        for task in filter(None, (self._starting, self._reporting)):
+            task.cancel()
         if self._tracker is not None:
             await self._tracker.close()
         if self._engine is not None:
@@ -114,6 +116,10 @@ class LLMServer:
         await prove_parity(self._engine.generate, info, tracker)
         if place.index is not None:
             tracker.publish(place.index)
+        if place.gauges is not None:
+            reporting = report_forever(self._model.name, self._engine, tracker, place.gauges)
+            self._reporting = asyncio.create_task(reporting, name="cache-report")
+            self._reporting.add_done_callback(_log_failure)
         logger.info("engine of model %s is up: %s", self._model.name, info)
         return ReplicaMetadata(
             replica_id=place.replica_id,
@@ -121,6 +127,11 @@ class LLMServer:
             hash_seed=os.environ.get("PYTHONHASHSEED"),
             **dataclasses.asdict(info),
         )
+
+
+def _log_failure(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and task.exception() is not None:
+        logger.error("the replica's own metrics have ended", exc_info=task.exception())
 
 
 def open_engine(model: ModelConfig) -> Engine:

@@ -6,6 +6,8 @@ Values only. `replicas.kv.settling` finds the causes.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from replicas.engines.protocol import Output
+
 
 class Cause(StrEnum):
     """Why an engine's figure is another than the forecast. The list is closed."""
@@ -33,10 +35,11 @@ class Settlement:
     """The last item of every complete answer to a request with a `Routing`; not for the client.
 
     One entry per engine request, choices of one prompt side by side. A cause is None where the
-    forecast held.
+    forecast held. `output` is the engine's report of the answer's ids, where it was asked for.
     """
 
     block_size: int
     cached_tokens: tuple[int, ...]
     forecast_blocks: tuple[int, ...]
     causes: tuple[Cause | None, ...]
+    output: Output | None = None

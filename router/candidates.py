@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64_intdigest
 
 from router.core.types import ReplicaId, Slot
 from router.decision import SelectRequest
@@ -38,11 +39,17 @@ class Members(Protocol):
 
 
 class Directory:
-    """Names and slots of one version of the membership. Immutable."""
+    """Names and slots of one version of the membership. Immutable.
+
+    `keys` uint64, by slot: digests of the names.
+    """
 
     def __init__(self, leases: Sequence[Lease]) -> None:
         self.slots = {lease.replica_id: lease.slot for lease in leases}
         self.names: dict[int, ReplicaId] = {lease.slot: lease.replica_id for lease in leases}
+        self.keys: NDArray[np.uint64] = np.zeros(max(self.names, default=-1) + 1, np.uint64)
+        for slot, name in self.names.items():
+            self.keys[slot] = xxh3_64_intdigest(name.encode())
 
 
 class Candidates:

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 from random import Random
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from router.candidates import Directory
 from router.core.ledger import LoadLedger
-from router.core.types import ReplicaId, Tier
+from router.core.routing_history import RoutingHistory
+from router.core.types import ReplicaId, Slot, Tier
 from router.decision import Decision, SelectRequest
 from router.explanations import Record
 from router.joint_overlap import JointOverlap
-from router.policies.base import Facts, Reason, RoutingPolicy
+from router.policies.base import NO_DEPTHS, NO_KEYS, Facts, Reason, RoutingPolicy
 from router.policies.registry import PolicySpec, make_policy
 
 _GPU = int(Tier.GPU)
@@ -25,9 +27,10 @@ _GPU = int(Tier.GPU)
 
 @dataclass(slots=True)
 class _Seat:
-    """A policy in use, and how many choices it has made."""
+    """A policy in use, how many choices it has made, and where it sent what if it wants to know."""
 
     policy: RoutingPolicy
+    history: RoutingHistory | None
     turn: int = 0
 
 
@@ -63,21 +66,34 @@ class Chooser:
         Raises `ConfigurationError` for a policy that cannot be.
         """
         seat = self._seat(request.policy)
-        facts = self._facts(request, overlap, slots, seat.turn, now)
+        facts = self._facts(request, overlap, slots, directory, seat, now)
         seat.turn += 1
         choice = seat.policy.choose(facts, self._rng)
+        if seat.history is not None:
+            seat.history.record(Slot(choice.ranked.item(0)), facts.hashes, now)
         best = choice.ranked[: self._max_alternatives].tolist()
         ranked = tuple([directory.names[slot] for slot in best])
         seq = self._applied_seq(ranked[0])
-        decision = _decision(request, overlap, best[0], ranked, choice.reason, seq)
+        sent = _sent(facts, best[0])
+        decision = _decision(request, overlap, best[0], ranked, choice.reason, seq, sent)
+        # Records are kept, and a chain would keep its whole message.
+        facts = replace(facts, hashes=NO_KEYS)
         return Record(decision, request.tenant, request.policy, facts, choice, directory)
+
+    def forget(self, slot: Slot) -> None:
+        """The replica is gone: what was sent there counts no longer."""
+        for seat in self._seats.values():
+            if seat.history is not None:
+                seat.history.forget(slot)
 
     def _seat(self, spec: PolicySpec) -> _Seat:
         seat = self._seats.get(spec)
         if seat is not None:
             self._seats.move_to_end(spec)
             return seat
-        seat = self._seats[spec] = _Seat(make_policy(spec))
+        policy = make_policy(spec)
+        history = None if policy.history is None else RoutingHistory(policy.history)
+        seat = self._seats[spec] = _Seat(policy, history)
         if len(self._seats) > self._max_policies:
             self._seats.popitem(last=False)
         return seat
@@ -87,13 +103,16 @@ class Chooser:
         request: SelectRequest,
         overlap: JointOverlap,
         slots: NDArray[np.int64],
-        turn: int,
+        directory: Directory,
+        seat: _Seat,
         now: float,
     ) -> Facts:
         tiers = overlap.tiers.take(slots, axis=1)
         speculative = overlap.speculative.take(slots)
         if not request.reads_cache:
             tiers, speculative = np.zeros_like(tiers), np.zeros_like(speculative)
+        hashes = request.hashes if not request.chains else request.split_hashes()[0]
+        history = NO_DEPTHS if seat.history is None else seat.history.depths(hashes, slots, now)
         return Facts(
             slots,
             tiers,
@@ -101,9 +120,18 @@ class Chooser:
             self._ledger.loads_at(now).take(slots, axis=1),
             request.prompt_tokens,
             request.block_size,
-            turn,
+            seat.turn,
             request.hints,
+            hashes,
+            directory.keys.take(slots),
+            history,
         )
+
+
+def _sent(facts: Facts, slot: int) -> int | None:
+    if not len(facts.history):
+        return None
+    return int(facts.history[facts.slots.searchsorted(slot)])
 
 
 def _decision(
@@ -113,13 +141,15 @@ def _decision(
     ranked: tuple[ReplicaId, ...],
     reason: Reason,
     decided_seq: int | None,
+    sent: int | None,
 ) -> Decision:
+    """`sent`: the blocks that a policy which does not ask the index believes to be there."""
     confirmed, _, stored = overlap.tiers[:, slot].tolist()
     speculative = overlap.speculative.item(slot)
     reusable = max(request.prompt_tokens - 1, 0) // request.block_size
     if not request.reads_cache:
         reusable = 0
-    held = min(max(speculative, stored), reusable)
+    held = min(max(speculative, stored) if sent is None else sent, reusable)
     return Decision(
         booking_id=request.booking_id,
         replica_id=ranked[0],

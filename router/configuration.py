@@ -194,12 +194,14 @@ class RoutingConfig(Section):
 
     Requests that no rule matches go by `policy` with `parameters`. `index_deadline_ms` is how long
     a request waits for the block index; after `index_misses_to_open` missed deadlines in a row the
-    ingress decides alone and probes the index every `index_probe_interval_s`.
+    ingress decides alone and probes the index every `index_probe_interval_s`. `session_from` are
+    header names, or `user` for that field of the body: the first that a request has is its session.
     """
 
     policy: str = DEFAULT_POLICY
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
     rules: list[WorkloadRule] = Field(default_factory=list)
+    session_from: list[str] = Field(default=["x-session-id"], max_length=8)
     index_deadline_ms: float = Field(20.0, gt=0)
     index_misses_to_open: int = Field(3, ge=1)
     index_probe_interval_s: float = Field(1.0, gt=0)

@@ -60,7 +60,8 @@ class Decision(Value, frozen=True):
 
     `ranked` begins with `replica_id` and is cut after the selector's `max_alternatives`.
     `forecast_blocks` are those that the engine is expected to report as cached;
-    `uncached_tokens` is what was booked, with speculative blocks taken as held. Of several prompts
+    `uncached_tokens` is what was booked, with speculative blocks taken as held, or with those that
+    the policy itself remembers. Of several prompts
     these are sums, and `chain_overlaps` has the confirmed blocks of each. `decided_seq` is the
     last event batch of the replica that the decision could know.
     """

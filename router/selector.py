@@ -150,6 +150,7 @@ class Selector:
         """The replica is gone: its blocks, its bookings and their speculation go too."""
         forgotten = self._ledger.forget(slot)
         self._drop(forgotten)
+        self._chooser.forget(slot)
         self._index.forget(replica_id)
         return forgotten
 

@@ -1,7 +1,7 @@
 """From a raw body to an engine request: decode, rules, salt, validation, token ids.
 
-Runs on the render loop. Whatever is the client's fault is known when it returns, so that it is
-answered before anything else happens.
+Where a body is long, on the render loop. Whatever is the client's fault is known when it returns,
+so that it is answered before anything else happens.
 """
 
 import logging
@@ -53,13 +53,14 @@ class PromptRenderer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request that may go to a replica of `model`."""
+    """A request that may go to a replica of `model`. `user` is the body's field of that name."""
 
     model: str
     tenant: Tenant
     request: EngineRequest
     blocks: PromptBlocks
     expected_output_tokens: int | None = None
+    user: str | None = None
 
 
 class Admission:
@@ -82,9 +83,18 @@ class Admission:
 
     async def admit(self, route: ApiRoute, raw: bytes, tenant: Tenant) -> Admitted:
         """Raises `InvalidRequest` or `NotFound`. O(body)."""
-        body = decode_object(raw)
+        return await self.admit_body(route, decode_object(raw), tenant)
+
+    async def admit_body(
+        self,
+        route: ApiRoute,
+        body: Json,
+        tenant: Tenant,
+        turn: PromptRenderer | None = None,
+    ) -> Admitted:
+        """Like `admit`; a context's `turn` renders what the body continues."""
         model = self.model_of(body)
-        renderer = self._renderers[model]
+        renderer = turn or self._renderers[model]
         allowed = allow(route, body)
         has_media = check_content(
             route, allowed.body, accepts_media=renderer is not None and renderer.accepts_media
@@ -97,10 +107,19 @@ class Admission:
             cache_salt=self._salts.salt(tenant, allowed.client_salt),
             is_stream=_is_stream(allowed.body),
             needs_render=has_media or allowed.needs_render,
+            reports_tokens=turn is not None,
         )
         request = await self._rendered(renderer, route, allowed.body, request)
         blocks = self._blocks(model, route, allowed.body, request, has_media=has_media)
-        return Admitted(model, tenant, request, blocks, _expected_output_tokens(allowed.body))
+        user = allowed.body.get("user")
+        return Admitted(
+            model,
+            tenant,
+            request,
+            blocks,
+            _expected_output_tokens(allowed.body),
+            user if isinstance(user, str) else None,
+        )
 
     async def tokenize(self, raw: bytes) -> Json:
         """The answer of `/tokenize`. Raises `InvalidRequest` or `NotFound`."""

@@ -8,6 +8,7 @@ import os
 from ray import serve
 
 from replicas.deployment import build_deployment
+from replicas.serve_flags import serve_flags
 from router.configuration import AppConfig
 from serve_app.auth import check_auth, fingerprint
 from serve_app.ingress import Ingress
@@ -36,7 +37,10 @@ def build_ingress(args: AppConfig, replicas: dict[str, serve.Application]) -> se
         # Here Serve refuses in plain text, also bursts; the model's queue answers as OpenAI does.
         max_queued_requests=config.max_ongoing_requests,
         backpressure_config={"retry_after_s": config.retry_after_s},
-        ray_actor_options={"num_cpus": config.cpus_per_replica},
+        ray_actor_options={
+            "num_cpus": config.cpus_per_replica,
+            "runtime_env": {"env_vars": serve_flags(os.environ)},
+        },
         # Never None, so that Serve asks every ingress at its start, and after a removal again.
         user_config={},
     )

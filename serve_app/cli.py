@@ -62,7 +62,17 @@ def _parser() -> argparse.ArgumentParser:
     remove.add_argument("model")
     remove.add_argument("--address", default="auto", help="the Ray cluster's, as ray.init takes it")
     remove.set_defaults(command=_remove_index)
+
+    replay = commands.add_parser("replay", help="try policies on a workload, without a cluster")
+    _add_replay(replay)
     return parser
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    from serve_app.replay_command import add_arguments, run
+
+    add_arguments(parser)
+    parser.set_defaults(command=run)
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -7,13 +7,20 @@ from dataclasses import dataclass, field
 from fastapi import Request
 
 from router.core.types import Tenant
-from serve_app.admission import Admission, PromptRenderer
+from serve_app.admission import Admission, Admitted, PromptRenderer
+from serve_app.allow_list import ApiRoute
 from serve_app.auth import ANONYMOUS, KeyRing
 from serve_app.body import read_body
+from serve_app.contexts.service import Contexts
 from serve_app.dispatch import Dispatcher, Finish
 from serve_app.errors import CountFault
 from serve_app.render_loop import RenderLoop
 from serve_app.tuning import Tuning
+
+SHORT_BODY_BYTES = 16 * 1024
+"""Admitting a body costs the serving loop at most some milliseconds up to here, and less than the
+way to another thread and back.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +36,20 @@ class Front:
     tuning: Tuning
     max_body_bytes: int
     count: CountFault
+    contexts: Contexts | None = None
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     async def body(self, request: Request) -> bytes:
         """Raises `PayloadTooLarge`."""
         length = request.headers.get("content-length")
         return await read_body(request.stream(), length, self.max_body_bytes)
+
+    async def admit(self, route: ApiRoute, raw: bytes, tenant: Tenant) -> Admitted:
+        """See `Admission.admit`; long bodies are admitted beside the serving loop."""
+        admission = self.admission.admit(route, raw, tenant)
+        if len(raw) <= SHORT_BODY_BYTES:
+            return await admission
+        return await self.render_loop.run(admission)
 
 
 def tenant_of(request: Request) -> Tenant:

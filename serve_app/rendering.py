@@ -1,7 +1,7 @@
 """Prompts to token ids, once, at the ingress: vLLM's own renderer, without an engine.
 
-Importing this module imports vLLM, which takes seconds. Coroutines here belong on a `RenderLoop`,
-never on the loop that serves requests.
+Importing this module imports vLLM, which takes seconds. Long bodies belong on a `RenderLoop`, not
+on the loop that serves requests.
 """
 
 from collections.abc import Awaitable
@@ -23,6 +23,7 @@ from replicas.engines.vllm.arguments import vllm_arguments
 from router.configuration import ModelConfig, SimConfig
 from router.core.errors import InvalidRequest
 from serve_app.allow_list import ApiRoute, Json
+from serve_app.contexts.chat_template import ChatTemplate
 from serve_app.request_models import budget, invalid, validated
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ class Renderer:
 
     def __init__(self, state: State) -> None:
         self._online = state.online_renderer
+        self._template = ChatTemplate(state.online_renderer)
         self._tokenization = state.serving_tokenization
         self._config = state.vllm_config.model_config
 
@@ -81,8 +83,21 @@ class Renderer:
         prompts = await _checked(route, self._render(request))
         for prompt in prompts:
             self._check_prompt(route, prompt)
-        self._check_budget(route, body, max(map(len, prompts)))
+        self.check_budget(route, body, max(map(len, prompts)))
         return tuple(np.asarray(prompt, dtype="<u4").tobytes() for prompt in prompts)
+
+    async def delta_ids(
+        self,
+        request: ChatCompletionRequest,
+        before: list[Json],
+        new: list[Json],
+        *,
+        is_answered: bool,
+    ) -> list[int] | None:
+        """See `ChatTemplate.delta_ids`. Raises `InvalidRequest`."""
+        template = self._template
+        found = template.delta_ids(request, before, new, is_answered=is_answered)
+        return await _checked(ApiRoute.CHAT, found)
 
     async def tokenize(self, body: Json) -> Json:
         """What `/tokenize` answers. Raises `InvalidRequest`."""
@@ -114,8 +129,10 @@ class Renderer:
         except VLLMClientError as error:
             raise invalid(route, error) from error
 
-    def _check_budget(self, route: ApiRoute, body: Json, prompt_tokens: int) -> None:
-        """vLLM would shorten the answer instead; OpenAI refuses, and so do we."""
+    def check_budget(self, route: ApiRoute, body: Json, prompt_tokens: int) -> None:
+        """Raises `InvalidRequest` where prompt and answer are too long together.
+
+        vLLM would shorten the answer instead; OpenAI refuses, and so do we."""
         name, answer_tokens = budget(route, body)
         if prompt_tokens + (answer_tokens or 0) > self.max_model_len:
             raise InvalidRequest(

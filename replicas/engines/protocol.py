@@ -47,7 +47,8 @@ class EngineRequest:
     `body` is the client's JSON after the ingress's allow-list. `prompts` holds the rendered token
     ids of each prompt, packed as little-endian u32; engines use them as they are, and render
     `body` again only where `needs_render` says that ids cannot stand for it (echo, media).
-    `cache_salt` isolates the tenant and replaces any salt in `body`.
+    `cache_salt` isolates the tenant and replaces any salt in `body`. `reports_tokens` asks for the
+    answer's token ids in the report, for a request of one choice.
     """
 
     request_id: str
@@ -58,6 +59,20 @@ class EngineRequest:
     is_stream: bool
     needs_render: bool = False
     routing: Routing | None = None
+    reports_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """An answer's token ids as a next prompt continues them, packed as little-endian u32.
+
+    `seen_tokens` are without a stop token or stop string that the client did not see, and without
+    text after it. A token of which the client saw only the beginning is there as tokens of that
+    beginning, or not at all. `generated_tokens` counts all that were generated.
+    """
+
+    seen_tokens: bytes
+    generated_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +81,11 @@ class EngineReport:
 
     `cached_tokens` has one entry per engine request, choices of one prompt side by side: the
     prompt tokens that were not computed because they were found in the cache.
+    `output` is there where the request asks for its tokens.
     """
 
     cached_tokens: tuple[int, ...]
+    output: Output | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +125,10 @@ class Engine(Protocol):
 
     def num_unfinished(self) -> int:
         """Requests inside the engine, waiting or running; 0 means idle."""
+        ...
+
+    def kv_usage(self) -> float:
+        """Share of the block pool that unfinished requests hold, 0 to 1, as of the last step."""
         ...
 
     async def check_health(self) -> None:

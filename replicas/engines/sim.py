@@ -42,7 +42,7 @@ class SimEngine:
         self._pool = BlockPool(config.total_blocks)
         self._scheduler = Scheduler(self._pool, _scheduler_limits(config))
         self._faults = FaultScript()
-        self._steps = StepLoop(self._scheduler, _latency(config), self._faults)
+        self._steps = StepLoop(self._pool, self._scheduler, _latency(config), self._faults)
         self._owners: dict[SimSequence, Inflight] = {}
         self._inflight: dict[Inflight, None] = {}
         self._cause_of_death: str | None = "The engine is not running."
@@ -83,6 +83,9 @@ class SimEngine:
 
     def num_unfinished(self) -> int:
         return len(self._inflight)
+
+    def kv_usage(self) -> float:
+        return self._pool.active_blocks / self._config.total_blocks
 
     @property
     def active_blocks(self) -> int:

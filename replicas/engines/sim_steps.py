@@ -5,17 +5,25 @@ import time
 from collections.abc import Callable
 
 from replicas.engines.sim_faults import FaultKind, FaultScript
-from replicas.sim.events import KVEvent
+from replicas.sim.events import KVEvent, events_of
 from replicas.sim.latency import LatencyModel
+from replicas.sim.pool import BlockPool
 from replicas.sim.scheduler import Scheduler
-from replicas.sim.sequence import Drawn, Pass
+from replicas.sim.sequence import Drawn, Pass, SimSequence, State, TextSequence
 from router.core.errors import EngineDead
 
 
 class StepLoop:
     """Sleeps until each pass is due, and waits for `wake` while nothing is to be done."""
 
-    def __init__(self, scheduler: Scheduler, latency: LatencyModel, faults: FaultScript) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        scheduler: Scheduler,
+        latency: LatencyModel,
+        faults: FaultScript,
+    ) -> None:
+        self._pool = pool
         self._scheduler = scheduler
         self._latency = latency
         self._faults = faults
@@ -43,11 +51,12 @@ class StepLoop:
                 await self._wait_for_work()
                 continue
             await self._wait_for(planned)
-            drawn, events = self._scheduler.complete(planned)
-            if events:
-                on_events(events)
-            for token in drawn:
-                on_token(token)
+            drawing = self._scheduler.drawing(planned)
+            self._scheduler.complete(planned)
+            if changes := self._pool.drain_changes():
+                on_events(events_of(changes, self._scheduler.limits.block_size))
+            for sequence in drawing:
+                on_token(_draw(sequence))
 
     async def _wait_for_work(self) -> None:
         self._due_s = None
@@ -71,3 +80,8 @@ class StepLoop:
             case FaultKind.STALL:
                 self._due_s = time.monotonic()
                 await asyncio.Event().wait()
+
+
+def _draw(sequence: SimSequence) -> Drawn:
+    assert isinstance(sequence, TextSequence)
+    return Drawn(sequence, sequence.draw(), sequence.state is State.FINISHED)

@@ -92,6 +92,11 @@ class CacheTracker:
         """Events were lost: the engine may hold blocks that are not known of."""
         return self._mirror.is_partial
 
+    @property
+    def index_lag_s(self) -> float:
+        """Age of the oldest change that the index has not confirmed; 0 where it knows all."""
+        return 0.0 if self._publisher is None else self._publisher.lag_s
+
     async def catch_up(self) -> None:
         """Applies what the engine has published until now."""
         await self._subscriber.catch_up()
@@ -120,7 +125,13 @@ class CacheTracker:
             await self._subscriber.catch_up()
             causes = self._causes(request, routing, report)
             await asyncio.sleep(self._settings.late_event_s)
-        return Settlement(self._block_size, report.cached_tokens, routing.forecast_blocks, causes)
+        return Settlement(
+            self._block_size,
+            report.cached_tokens,
+            routing.forecast_blocks,
+            causes,
+            report.output,
+        )
 
     def check(self) -> None:
         """Raises what ended the reading of events; without them the replica is of no use."""

@@ -12,7 +12,7 @@ from replicas.sim.choice import Choice
 from replicas.sim.completions import CompletionsAnswer
 from replicas.sim.request import GenerationParams, check_length, parse_params
 from replicas.sim.responses import ResponsesAnswer
-from replicas.sim.sequence import Drawn, SimSequence
+from replicas.sim.sequence import Drawn, TextSequence
 from replicas.sim.text import Sampler, text, variant
 
 
@@ -36,6 +36,7 @@ class Generation:
     def __init__(self, request: EngineRequest, limits: GenerationLimits, created: int) -> None:
         self._params = parse_params(request)
         self._is_stream = request.is_stream
+        self._reports_tokens = request.reports_tokens
         self._prompts = len(request.prompts)
         self._choices = list(_choices(request, self._params, limits))
         self._index = {id(choice.sequence): i for i, choice in enumerate(self._choices)}
@@ -44,7 +45,7 @@ class Generation:
         self._is_open = False
 
     @property
-    def sequences(self) -> list[SimSequence]:
+    def sequences(self) -> list[TextSequence]:
         return [choice.sequence for choice in self._choices]
 
     @property
@@ -71,8 +72,11 @@ class Generation:
         return self._answer.document(self._said, self._usage())
 
     def report(self) -> EngineReport:
-        """What was found in the cache for each choice, in their order."""
-        return EngineReport(tuple(choice.sequence.cached_tokens or 0 for choice in self._choices))
+        """What was found in the cache for each choice, in their order; and the first one's ids."""
+        return EngineReport(
+            tuple(choice.sequence.cached_tokens or 0 for choice in self._choices),
+            self._choices[0].output() if self._reports_tokens else None,
+        )
 
     def _opening(self) -> bytes:
         if self._is_open:
@@ -113,10 +117,10 @@ def _sequence(
     params: GenerationParams,
     limits: GenerationLimits,
     choice_index: int,
-) -> SimSequence:
+) -> TextSequence:
     draw = variant(params.temperature, params.seed, choice_index)
     room_tokens = limits.max_model_len - len(prompt)
-    return SimSequence(
+    return TextSequence(
         tokens=prompt[:],
         max_tokens=min(params.max_tokens or limits.default_max_tokens, room_tokens),
         sampler=Sampler(prompt.tobytes(), draw),

@@ -1,165 +1,189 @@
 """The step scheduler: which sequences compute how many tokens in the next pass.
 
-Follows vLLM's: running sequences first, from one token budget, then waiting ones in order of
-arrival; prompts are chunked by the budget; a sequence that finds no block preempts the newest.
-It has no clock: the caller takes `plan`, lets the pass's time go by, and calls `complete`.
+Follows vLLM's: running sequences first, then waiting ones in order of arrival, from one token
+budget; prompts are chunked by it; a sequence that finds no block preempts the newest, which
+starts anew, and nobody is admitted in that pass. A waiting one is admitted once its whole prompt
+fits. It has no clock: the caller takes `plan`, lets the pass's time go by, and calls `complete`.
 """
 
-from collections import OrderedDict
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from replicas.sim.events import KVEvent
-from replicas.sim.pool import BlockId, BlockPool, StoredRun
-from replicas.sim.sequence import Drawn, Pass, SimSequence, State
+from replicas.sim.decoding import Decoding
+from replicas.sim.holding import Holding
+from replicas.sim.pool import Block, BlockPool
+from replicas.sim.sequence import Advance, Pass, SimSequence, State
+from router.core.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """`max_batched_tokens` bounds the tokens of one pass, `max_sequences` the running ones."""
+    """`max_batched_tokens` bounds the tokens of one pass, `max_sequences` the running ones.
 
-    block_size: int
-    max_batched_tokens: int
-    max_sequences: int
+    Raises `ConfigurationError` where the sequences could not all decode in one pass.
+    """
+
+    block_size: int = 64
+    max_batched_tokens: int = 8192
+    max_sequences: int = 256
+
+    def __post_init__(self) -> None:
+        if self.max_batched_tokens < self.max_sequences:
+            raise ConfigurationError("max_num_batched_tokens", "is below max_num_seqs")
 
 
 class Scheduler:
-    """Owns the sequences inside the engine and the pool's blocks that they hold."""
+    """Owns the sequences inside the engine.
 
-    def __init__(self, pool: BlockPool, limits: SchedulerLimits) -> None:
-        self._pool = pool
-        self._limits = limits
-        self._waiting: OrderedDict[SimSequence, None] = OrderedDict()
-        self._running: OrderedDict[SimSequence, None] = OrderedDict()
+    At most one running sequence is within its prompt, and it is the newest.
+    """
+
+    def __init__(
+        self, pool: BlockPool, limits: SchedulerLimits, fresh_hashes: Iterator[int] | None = None
+    ) -> None:
+        self.limits = limits
+        self.preemptions = 0
+        self._blocks = Holding(pool, limits.block_size, fresh_hashes)
+        self._waiting: deque[SimSequence] = deque()
+        self._decoding = Decoding(limits.block_size)
+        self._prefilling: SimSequence | None = None
+        self._admissions = 0
 
     @property
     def unfinished(self) -> int:
-        return len(self._waiting) + len(self._running)
+        return self.waiting + self.running
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
 
     @property
     def running(self) -> int:
-        return len(self._running)
+        return len(self._decoding) + (self._prefilling is not None)
 
     def add(self, sequence: SimSequence) -> None:
         """Queues a sequence. The caller made sure that it fits into the pool alone."""
-        longest = len(sequence.tokens) + sequence.max_tokens
-        assert longest <= self._pool.total_blocks * self._limits.block_size
-        self._waiting[sequence] = None
+        assert self._blocks.fits_alone(sequence.last_length)
+        self._waiting.append(sequence)
 
     def abort(self, sequence: SimSequence) -> None:
         """Ends a sequence and frees its blocks at once; nothing where it has ended."""
-        if sequence.state is not State.FINISHED:
-            self._leave(sequence, State.FINISHED)
+        if sequence.state is State.WAITING:
+            self._waiting.remove(sequence)
+        elif sequence.state is not State.FINISHED:
+            self._stop(sequence)
+        sequence.state = State.FINISHED
 
     def plan(self) -> Pass | None:
-        """Reserves the next pass; `None` when nothing is unfinished. O(sequences + new blocks)."""
-        work: dict[SimSequence, int] = {}
-        self._admit(work, self._advance(work))
-        return Pass.of(work) if work else None
-
-    def complete(self, done: Pass) -> tuple[list[Drawn], tuple[KVEvent, ...]]:
-        """Draws the tokens that the pass allows; sequences that ended meanwhile are passed over."""
-        drawn = []
-        for sequence, tokens in done.work.items():
-            if sequence.state is State.RUNNING:
-                sequence.computed_tokens += tokens
-                if sequence.missing_tokens == 0:
-                    drawn.append(self._draw(sequence))
-        return drawn, self._pool.drain_events()
-
-    def _draw(self, sequence: SimSequence) -> Drawn:
-        token_id = sequence.draw()
-        is_last = sequence.output_tokens >= sequence.max_tokens
-        if is_last:
-            self._leave(sequence, State.FINISHED)
-        return Drawn(sequence, token_id, is_last)
-
-    def _advance(self, work: dict[SimSequence, int]) -> int:
-        """Gives running sequences their tokens and returns what is left of the budget."""
-        budget = self._limits.max_batched_tokens
-        for sequence in list(self._running):
-            if budget == 0:
-                break
-            tokens = min(sequence.missing_tokens, budget)
-            if sequence.state is State.RUNNING and self._make_room(sequence, tokens):
-                work[sequence] = tokens
-                budget -= tokens
-        return budget
-
-    def _make_room(self, sequence: SimSequence, tokens: int) -> bool:
-        """Grows a sequence, preempting the newest while blocks lack; false if it was the one."""
-        while not self._grow(sequence, [], tokens):
-            newest = next(reversed(self._running))
-            self._leave(newest, State.WAITING)
-            self._waiting[newest] = None
-            self._waiting.move_to_end(newest, last=False)
-            if newest is sequence:
-                return False
-        return True
-
-    def _admit(self, work: dict[SimSequence, int], budget: int) -> None:
-        """Admits from the head of the queue until budget, places or blocks run out."""
-        while self._waiting and budget and len(self._running) < self._limits.max_sequences:
-            sequence = next(iter(self._waiting))
-            tokens = self._start(sequence, budget)
-            if tokens is None:
-                return
-            work[sequence] = tokens
-            budget -= tokens
-
-    def _start(self, sequence: SimSequence, budget: int) -> int | None:
-        """Moves a sequence to the running ones; `None` where blocks lack.
-
-        At least one token is always computed: its logits give the next.
-        """
-        reusable_blocks = (len(sequence.tokens) - 1) // self._limits.block_size
-        hits = self._pool.match(sequence.chain.hashes[:reusable_blocks])
-        sequence.computed_tokens = len(hits) * self._limits.block_size
-        sequence.stored_blocks = len(hits)
-        tokens = min(sequence.missing_tokens, budget)
-        if not self._grow(sequence, hits, tokens):
-            sequence.computed_tokens = sequence.stored_blocks = 0
+        """Reserves the next pass; None when nothing is unfinished. O(what happens in it)."""
+        if not self._waiting and not self.running:
             return None
-        if sequence.cached_tokens is None:
-            sequence.cached_tokens = sequence.computed_tokens
-        sequence.state = State.RUNNING
-        del self._waiting[sequence]
-        self._running[sequence] = None
+        planned = Pass()
+        preemptions_before = self.preemptions
+        self._plan_decoding()
+        budget = self.limits.max_batched_tokens - len(self._decoding)
+        if self._prefilling is not None and budget:
+            budget -= self._go_on(self._prefilling, planned, budget)
+        if self.preemptions == preemptions_before:
+            self._admit(planned, budget)
+        planned.count_decode(len(self._decoding), self._decoding.context_tokens)
+        return planned
+
+    def drawing(self, planned: Pass) -> list[SimSequence]:
+        """Who gets a token of the pass that was planned. O(running)."""
+        alive = [each for each in planned.prefilled if each.state is State.PREFILLING]
+        return [*self._decoding, *alive]
+
+    def complete(self, planned: Pass) -> Advance:
+        """Gives a token to each that the pass allows; those that ended meanwhile get none."""
+        finished, first_tokens = self._decoding.advance(), []
+        for sequence in planned.prefilled:
+            if sequence.state is not State.PREFILLING:
+                continue
+            if sequence.length == sequence.prompt_tokens:
+                first_tokens.append(sequence)
+            sequence.length += 1
+            if sequence.length == sequence.last_length:
+                finished.append(sequence)
+            else:
+                self._decoding.add(sequence)
+        for sequence in finished:
+            sequence.state = State.FINISHED
+            self._blocks.release(sequence)
+        return Advance(first_tokens, finished)
+
+    def _plan_decoding(self) -> None:
+        """Blocks for the next token of each that decodes; preempts the newest while they lack."""
+        for sequence in self._decoding.growing():
+            while sequence.state is State.DECODING:
+                if self._blocks.grow(sequence, self._decoding.length_of(sequence)):
+                    break
+                self._preempt(self._prefilling or self._decoding.newest)
+        for sequence in self._decoding.filling():
+            self._blocks.store(sequence, self._decoding.length_of(sequence))
+
+    def _go_on(self, sequence: SimSequence, planned: Pass, budget: int) -> int:
+        """Computes the next chunk of a prompt and returns its tokens; where blocks lack, the
+        sequence is preempted.
+        """
+        tokens = min(sequence.length - sequence.computed_tokens, budget)
+        if not self._blocks.grow(sequence, sequence.computed_tokens + tokens):
+            self._preempt(sequence)
+            return 0
+        self._compute(sequence, tokens, planned)
         return tokens
 
-    def _grow(self, sequence: SimSequence, hits: list[BlockId], tokens: int) -> bool:
-        """Takes the blocks for `tokens` more and makes those that fill up reusable.
+    def _admit(self, planned: Pass, budget: int) -> None:
+        """Admits from the head of the queue until budget, places or blocks run out."""
+        places = self.limits.max_sequences - self.running - len(planned.prefilled)
+        while self._waiting and budget and places:
+            sequence = self._waiting[0]
+            hits = self._blocks.match(sequence)
+            if not self._blocks.has_room(sequence, hits):
+                return
+            self._start(sequence, hits)
+            planned.admitted.append(self._waiting.popleft())
+            budget -= self._go_on(sequence, planned, budget)
+            places -= 1
 
-        They count as stored from here on, so that sequences of the same pass share them.
+    def _start(self, sequence: SimSequence, hits: list[Block]) -> None:
+        cached_tokens = self._blocks.take_over(sequence, hits)
+        sequence.most_cached_tokens = max(sequence.most_cached_tokens, cached_tokens)
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = cached_tokens
+        sequence.computed_tokens = cached_tokens
+        sequence.order = self._admissions = self._admissions + 1
+        sequence.state = State.PREFILLING
+
+    def _compute(self, sequence: SimSequence, tokens: int, planned: Pass) -> None:
+        """Enters a chunk into the pass. What is prompt in it counts as prefill; a sequence that
+        resumes with output counts as decoding, too, in the pass that gives it the next token.
+
+        Its full blocks are reusable from here on, so that others in the same pass share them.
         """
-        end = sequence.computed_tokens + tokens
-        blocks = -(-end // self._limits.block_size)
-        taken = self._pool.acquire(hits, blocks - len(sequence.blocks) - len(hits))
-        if taken is None:
-            return False
-        sequence.blocks += taken
-        self._store(sequence, end // self._limits.block_size)
-        return True
+        start, end = sequence.computed_tokens, sequence.computed_tokens + tokens
+        sequence.computed_tokens = end
+        self._blocks.store(sequence, end)
+        is_whole = end == sequence.length
+        if start < sequence.prompt_tokens:
+            planned.count_prefill(start, min(end, sequence.prompt_tokens) - start)
+        if is_whole:
+            planned.prefilled.append(sequence)
+            if end > sequence.prompt_tokens:
+                planned.count_decode(1, end)
+        self._prefilling = None if is_whole else sequence
 
-    def _store(self, sequence: SimSequence, full_blocks: int) -> None:
-        start, size = sequence.stored_blocks, self._limits.block_size
-        if full_blocks <= start:
-            return
-        hashes = sequence.chain.hashes
-        run = StoredRun(
-            hashes=tuple(hashes[start:full_blocks]),
-            parent=hashes[start - 1] if start else None,
-            token_ids=tuple(sequence.tokens[start * size : full_blocks * size]),
-            block_size=size,
-            cache_salt=sequence.cache_salt,
-        )
-        self._pool.store(sequence.blocks[start:full_blocks], run)
-        sequence.stored_blocks = full_blocks
+    def _preempt(self, sequence: SimSequence) -> None:
+        self.preemptions += 1
+        self._stop(sequence)
+        sequence.state = State.WAITING
+        self._waiting.appendleft(sequence)
 
-    def _leave(self, sequence: SimSequence, state: State) -> None:
-        """Takes a sequence off the queue or the running ones, and its blocks from it."""
-        self._waiting.pop(sequence, None)
-        self._running.pop(sequence, None)
-        self._pool.release(sequence.blocks)
-        sequence.blocks = []
-        sequence.state = state
-        sequence.computed_tokens = sequence.stored_blocks = 0
+    def _stop(self, sequence: SimSequence) -> None:
+        """Takes a sequence out of the running ones, and its blocks from it."""
+        if sequence.state is State.DECODING:
+            self._decoding.remove(sequence)
+        if sequence is self._prefilling:
+            self._prefilling = None
+        self._blocks.release(sequence)

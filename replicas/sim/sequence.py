@@ -1,57 +1,89 @@
 """One sequence inside the simulated engine, and the pass that moves several on."""
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from replicas.sim.chain import HashChain
-from replicas.sim.pool import BlockId
+from replicas.sim.pool import Block
 from replicas.sim.text import Sampler
+from router.core.types import BlockHash
 
 
 class State(Enum):
     WAITING = auto()
-    RUNNING = auto()
+    PREFILLING = auto()
+    DECODING = auto()
     FINISHED = auto()
 
 
-@dataclass(slots=True, eq=False)
 class SimSequence:
-    """One prompt being continued by at most `max_tokens` tokens (at least 1).
+    """One prompt of `prompt_tokens` (at least 1) being continued by `max_tokens` (at least 1).
 
-    `tokens` are the prompt's and then the output's. `cached_tokens` is what the first admission
-    found in the cache, `None` before it.
+    `hashes` are the chained hashes of the leading full blocks: of the prompt at first, and one
+    more whenever an output fills a block. `cached_tokens` is what the first admission found in the
+    cache, None before it; `most_cached_tokens` the most that any admission did, which after a
+    preemption includes much of the sequence's own. The rest belongs to the scheduler: `length`
+    counts the tokens known when the sequence last began to wait or to decode, `computed_tokens`
+    what a prefill has done of them, `order` its place among the running, `since` the pass in which
+    it began to decode.
     """
 
-    tokens: "array[int]"
-    max_tokens: int
-    sampler: Sampler
-    chain: HashChain
-    cache_salt: str | None = None
-    state: State = State.WAITING
-    cached_tokens: int | None = None
-    computed_tokens: int = 0
-    blocks: list[BlockId] = field(default_factory=list)
-    stored_blocks: int = 0
-    prompt_tokens: int = field(init=False)
+    __slots__ = (
+        "blocks",
+        "cached_tokens",
+        "computed_tokens",
+        "hashes",
+        "length",
+        "max_tokens",
+        "most_cached_tokens",
+        "order",
+        "prompt_tokens",
+        "since",
+        "state",
+        "stored_blocks",
+    )
 
-    def __post_init__(self) -> None:
-        self.prompt_tokens = len(self.tokens)
-        self.chain.extend(self.tokens)
+    def __init__(self, prompt_tokens: int, max_tokens: int, hashes: list[BlockHash]) -> None:
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+        self.hashes = hashes
+        self.state = State.WAITING
+        self.cached_tokens: int | None = None
+        self.most_cached_tokens = 0
+        self.length = prompt_tokens
+        self.computed_tokens = 0
+        self.blocks: list[Block] = []
+        self.stored_blocks = 0
+        self.order = 0
+        self.since = 0
 
     @property
-    def missing_tokens(self) -> int:
-        """Tokens to compute before the next one can be drawn."""
-        return len(self.tokens) - self.computed_tokens
+    def last_length(self) -> int:
+        """Tokens once all output has been drawn."""
+        return self.prompt_tokens + self.max_tokens
 
-    @property
-    def output_tokens(self) -> int:
-        """Tokens drawn so far."""
-        return len(self.tokens) - self.prompt_tokens
 
-    @property
-    def is_decoding(self) -> bool:
-        return self.missing_tokens == 1 and self.computed_tokens >= self.prompt_tokens
+class TextSequence(SimSequence):
+    """A sequence that has its tokens: the prompt's and then the output's."""
+
+    __slots__ = ("cache_salt", "chain", "sampler", "tokens")
+
+    def __init__(
+        self,
+        tokens: "array[int]",
+        max_tokens: int,
+        sampler: Sampler,
+        chain: HashChain,
+        cache_salt: str | None = None,
+    ) -> None:
+        chain.extend(tokens)
+        super().__init__(len(tokens), max_tokens, chain.hashes)
+        self.tokens = tokens
+        self.sampler = sampler
+        self.chain = chain
+        self.cache_salt = cache_salt
 
     def draw(self) -> int:
         """Appends the next token and returns it."""
@@ -61,33 +93,46 @@ class SimSequence:
         return token_id
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pass:
-    """One forward pass: tokens to compute for each sequence, and the sums a latency model wants.
+    """One forward pass: whom it moves on, and the sums that a latency model wants.
 
-    `decode_context_tokens` is the sum of the decoding sequences' lengths.
+    `admitted` came from the queue into this pass; `prefilled` have their last known token computed
+    at its end, in running order. `prefill_sequences` compute `prefill_tokens` prompt tokens in all,
+    after `prefill_context_tokens` earlier ones. `decode_sequences` get a token that
+    is not their first; their lengths add up to `decode_context_tokens`.
     """
 
-    work: dict[SimSequence, int]
-    prefill_tokens: int
-    decode_sequences: int
-    decode_context_tokens: int
+    admitted: list[SimSequence] = field(default_factory=list)
+    prefilled: list[SimSequence] = field(default_factory=list)
+    prefill_sequences: int = 0
+    prefill_tokens: int = 0
+    prefill_context_tokens: int = 0
+    decode_sequences: int = 0
+    decode_context_tokens: int = 0
 
-    @classmethod
-    def of(cls, work: dict[SimSequence, int]) -> "Pass":
-        decoding = [sequence for sequence in work if sequence.is_decoding]
-        return cls(
-            work=work,
-            prefill_tokens=sum(work.values()) - len(decoding),
-            decode_sequences=len(decoding),
-            decode_context_tokens=sum(len(sequence.tokens) for sequence in decoding),
-        )
+    def count_prefill(self, context_tokens: int, tokens: int) -> None:
+        self.prefill_sequences += 1
+        self.prefill_context_tokens += context_tokens
+        self.prefill_tokens += tokens
+
+    def count_decode(self, sequences: int, context_tokens: int) -> None:
+        self.decode_sequences += sequences
+        self.decode_context_tokens += context_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What a pass brought: a first token to `first_tokens`, its last to `finished`."""
+
+    first_tokens: Sequence[SimSequence]
+    finished: Sequence[SimSequence]
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
     """One token that a pass produced."""
 
-    sequence: SimSequence
+    sequence: TextSequence
     token_id: int
     is_last: bool

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from router.core.load_totals import Load
+from router.core.routing_history import HistoryBounds
 from router.core.types import Value
 
 _PREFILL_TOKENS, _REQUESTS = int(Load.PREFILL_TOKENS), int(Load.REQUESTS)
@@ -37,7 +38,14 @@ class Reason(StrEnum):
     LEAST_LOADED = "least_loaded"
     POWER_OF_TWO = "power_of_two"
     ROUND_ROBIN = "round_robin"
-    SESSION_HASH = "session_hash"
+    SESSION_AFFINITY = "session_affinity"
+    """It is the session's own."""
+    PREFIX_HASH = "prefix_hash"
+    """It is the prefix's own."""
+    AFFINITY_OVERLOADED = "affinity_overloaded"
+    """The session's or the prefix's own has no room; it is the next of the same order."""
+    HISTORY_OVERLAP = "history_overlap"
+    """It was sent leading blocks of the prompt lately, and its load did not outweigh them."""
     TIE = "tie"
     """Several candidates were equally good, and chance took one."""
     ONLY_CANDIDATE = "only_candidate"
@@ -57,6 +65,8 @@ class Hints(Value, frozen=True):
 
 
 NO_HINTS = Hints()
+NO_KEYS = np.empty(0, np.uint64)
+NO_DEPTHS = np.empty(0, np.int32)
 
 
 class Facts(Value, frozen=True, eq=False):
@@ -67,6 +77,11 @@ class Facts(Value, frozen=True, eq=False):
     way are counted too, at least row 0. `loads` float64 [4, n], by `Load`: the ledger's, where
     recent tokens are prompt tokens computed there lately, fading. `turn` counts the choices that
     the same policy made before this one.
+
+    `hashes` uint64: the chain of the prompt's full blocks, of the first one where there are
+    several. `replica_keys` uint64 [n]: a digest of each candidate's name, the same everywhere and
+    always. `history` int32 [n]: leading blocks that each was sent lately, for a policy that asks
+    for it; else empty.
     """
 
     slots: NDArray[np.int64]
@@ -77,6 +92,9 @@ class Facts(Value, frozen=True, eq=False):
     block_size: int
     turn: int = 0
     hints: Hints = NO_HINTS
+    hashes: NDArray[np.uint64] = NO_KEYS
+    replica_keys: NDArray[np.uint64] = NO_KEYS
+    history: NDArray[np.int32] = NO_DEPTHS
 
     @property
     def prefill_tokens(self) -> Floats:
@@ -116,12 +134,16 @@ class RoutingPolicy(Protocol):
     """A rule that ranks candidates. Every one passes `tests/contract/test_policy_contract.py`.
 
     `needs_overlap`: whether more overlap makes a replica more attractive to it.
-    `needs_load`: whether more load makes a replica less attractive to it.
+    `needs_load`: whether more load makes a replica less attractive to it. `history`: the bounds of
+    the routing history that is kept for it; None: it wants none.
     """
 
     name: ClassVar[str]
     needs_overlap: ClassVar[bool]
     needs_load: ClassVar[bool]
+
+    @property
+    def history(self) -> HistoryBounds | None: ...
 
     def choose(self, facts: Facts, rng: Random) -> Choice:
         """Equal facts and an equal generator give an equal choice. O(n log n)."""

@@ -79,6 +79,7 @@ class KvAware:
     name: ClassVar[str] = "kv_aware"
     needs_overlap: ClassVar[bool] = True
     needs_load: ClassVar[bool] = True
+    history: ClassVar[None] = None
 
     def __init__(self, parameters: KvAwareParameters) -> None:
         self._parameters = parameters

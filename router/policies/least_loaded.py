@@ -24,14 +24,20 @@ class LeastLoaded:
     name: ClassVar[str] = "least_loaded"
     needs_overlap: ClassVar[bool] = False
     needs_load: ClassVar[bool] = True
+    history: ClassVar[None] = None
 
     def __init__(self, parameters: LoadParameters) -> None:
         self._parameters = parameters
 
     def choose(self, facts: Facts, rng: Random) -> Choice:
-        costs = outstanding_requests(facts, self._parameters)
-        order = rank(costs, 0.5 / self._parameters.prefill_tokens_per_request, rng)
-        return Choice(facts.slots[order], costs, _reason(costs))
+        return least_loaded(facts, self._parameters, rng)
+
+
+def least_loaded(facts: Facts, parameters: LoadParameters, rng: Random) -> Choice:
+    """The rule itself, for policies that know nothing better about some requests."""
+    costs = outstanding_requests(facts, parameters)
+    order = rank(costs, 0.5 / parameters.prefill_tokens_per_request, rng)
+    return Choice(facts.slots[order], costs, _reason(costs))
 
 
 def outstanding_requests(facts: Facts, parameters: LoadParameters) -> Floats:

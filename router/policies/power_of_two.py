@@ -13,6 +13,7 @@ class PowerOfTwo:
     name: ClassVar[str] = "power_of_two"
     needs_overlap: ClassVar[bool] = False
     needs_load: ClassVar[bool] = True
+    history: ClassVar[None] = None
 
     def __init__(self, parameters: LoadParameters) -> None:
         self._parameters = parameters

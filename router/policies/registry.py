@@ -9,12 +9,14 @@ from pydantic import ValidationError
 
 from router.core.errors import ConfigurationError
 from router.core.types import Value
+from router.policies.approximate import Approximate, ApproximateParameters
 from router.policies.base import Parameters, RoutingPolicy
 from router.policies.kv_aware import KvAware, KvAwareParameters
 from router.policies.least_loaded import LeastLoaded, LoadParameters
 from router.policies.power_of_two import PowerOfTwo
+from router.policies.prefix_hash import PrefixHash, PrefixHashParameters
 from router.policies.round_robin import RoundRobin, RoundRobinParameters
-from router.policies.session_hash import SessionHash, SessionHashParameters
+from router.policies.session_affinity import SessionAffinity, SessionAffinityParameters
 
 P = TypeVar("P", bound=Parameters)
 
@@ -49,7 +51,9 @@ POLICIES: Mapping[str, Registration] = MappingProxyType(
         LeastLoaded.name: _register(LoadParameters, LeastLoaded),
         PowerOfTwo.name: _register(LoadParameters, PowerOfTwo),
         RoundRobin.name: _register(RoundRobinParameters, RoundRobin),
-        SessionHash.name: _register(SessionHashParameters, SessionHash),
+        SessionAffinity.name: _register(SessionAffinityParameters, SessionAffinity),
+        PrefixHash.name: _register(PrefixHashParameters, PrefixHash),
+        Approximate.name: _register(ApproximateParameters, Approximate),
     }
 )
 

@@ -18,6 +18,7 @@ class RoundRobin:
     name: ClassVar[str] = "round_robin"
     needs_overlap: ClassVar[bool] = False
     needs_load: ClassVar[bool] = False
+    history: ClassVar[None] = None
 
     def __init__(self, parameters: RoundRobinParameters) -> None:
         self._parameters = parameters

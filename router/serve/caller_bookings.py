@@ -1,4 +1,4 @@
-"""What one caller process has booked, and what of it the block index has yet to be told.
+"""What one caller process has booked, and what the block index has yet to be told by it.
 
 Pure. The caller's own record is what makes the index's ledger rebuildable: a fresh index is told
 of every live booking again, and what was decided without it is announced once it is back.
@@ -12,6 +12,7 @@ from typing import TypeVar
 from router.core.types import BookingId, ReplicaId, Tenant
 from router.serve.wire import Announcement
 
+K = TypeVar("K")
 V = TypeVar("V")
 
 
@@ -36,10 +37,11 @@ class Notes:
     first_tokens: dict[BookingId, None] = field(default_factory=dict)
     progress: dict[BookingId, int] = field(default_factory=dict)
     settled: dict[BookingId, None] = field(default_factory=dict)
+    departed: dict[ReplicaId, None] = field(default_factory=dict)
 
     def __len__(self) -> int:
         started = len(self.moved) + len(self.first_tokens) + len(self.progress)
-        return started + len(self.settled)
+        return started + len(self.settled) + len(self.departed)
 
     def drop(self, booking_id: BookingId) -> None:
         """Nothing but its end matters of a booking that ended."""
@@ -134,6 +136,13 @@ class CallerBookings:
             del settled[next(iter(settled))]
             self.dropped_notes += 1
 
+    def note_departed(self, replica_ids: Iterable[ReplicaId]) -> None:
+        """Serve sends to these no more. The oldest are left to their leases past the bound."""
+        departed = self._notes.departed
+        departed.update(dict.fromkeys(replica_ids))
+        for replica_id in list(islice(departed, max(0, len(departed) - self._max_notes))):
+            del departed[replica_id]
+
     def renew(self) -> None:
         """Tells how far each live booking is, which extends its lease. O(live bookings)."""
         for booking_id, booking in self._live.items():
@@ -161,6 +170,7 @@ class CallerBookings:
             dict(_pop(notes.first_tokens, limit)),
             dict(_pop(notes.progress, limit)),
             dict(_pop(notes.settled, limit)),
+            dict(_pop(notes.departed, limit)),
         )
 
     def take_announcements(self, limit: int) -> list[Announcement]:
@@ -180,6 +190,7 @@ class CallerBookings:
         notes.moved |= newer.moved
         notes.first_tokens |= newer.first_tokens
         notes.progress |= newer.progress
+        notes.departed |= newer.departed
 
     def _announcement(self, booking_id: BookingId) -> Announcement:
         booking = self._live[booking_id]
@@ -203,6 +214,6 @@ class CallerBookings:
             del self.in_flight[replica_id]
 
 
-def _pop(notes: dict[BookingId, V], limit: int) -> Iterator[tuple[BookingId, V]]:
-    for booking_id in list(islice(notes, limit)):
-        yield booking_id, notes.pop(booking_id)
+def _pop(notes: dict[K, V], limit: int) -> Iterator[tuple[K, V]]:
+    for key in list(islice(notes, limit)):
+        yield key, notes.pop(key)

@@ -54,6 +54,7 @@ class FlightDesk:
     def handle(self, flight: Flight, now: float, refilling: int) -> Landing:
         """Raises `ValueError` where the flight contradicts itself; then no selection was made."""
         requests = list(_requests(flight))
+        self._leases.doubt(flight.departed, now)
         unplaced = [a.booking_id for a in flight.announced if not self.announce(a, now)]
         self._note(flight, now)
         doubt = REFILLING if refilling else ""

@@ -96,6 +96,7 @@ def pack_flight(
     return encode(
         Flight(
             members_version,
+            list(notes.departed),
             announced,
             list(notes.moved.items()),
             pack_ids(list(notes.first_tokens)),

@@ -113,8 +113,15 @@ class IndexClient:
         self._link.tell_soon()
 
     def update_members(self, members: Iterable[ReplicaId]) -> None:
-        """All replicas that Serve would send to: no other is chosen from here on, by nobody."""
-        self._serving = tuple(members)
+        """All replicas that Serve would send to: no other is chosen from here on, by nobody.
+
+        The index is told at once who has gone.
+        """
+        before, self._serving = self._serving or (), tuple(members)
+        departed = [member for member in before if member not in self._serving]
+        if departed:
+            self._bookings.note_departed(departed)
+            self._link.tell_soon(0.0)
 
     def adjust(self, settings: LinkSettings) -> None:
         """Other deadlines, for the next request; the lease of bookings stays as it was."""

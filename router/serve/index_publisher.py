@@ -5,6 +5,7 @@ Whatever happens to the index, the replica serves on; the index is told everythi
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -103,10 +104,19 @@ class IndexPublisher:
         self._unsent: EventBatch | None = None
         self._index_incarnation: int | None = None
         self._changed = asyncio.Event()
+        self._changed_at_s: float | None = None
+        self._sent_change_at_s: float | None = None
+
+    @property
+    def lag_s(self) -> float:
+        """Age of the oldest change that the index has not confirmed; 0 where it knows all."""
+        oldest_s = self._sent_change_at_s or self._changed_at_s
+        return 0.0 if oldest_s is None else time.monotonic() - oldest_s
 
     def notify(self) -> None:
         """The source has changes. Cheap; for every engine event."""
         self._changed.set()
+        self._changed_at_s = self._changed_at_s or time.monotonic()
 
     async def run(self) -> None:
         """Runs until it is cancelled; no trouble of the index ends it."""
@@ -150,6 +160,7 @@ class IndexPublisher:
     async def _send_snapshot(self) -> None:
         """Changes that wait are in the snapshot, those of an unsent batch too."""
         self._unsent = None
+        self._begin_to_send()
         self.counters.snapshots += 1
         self._stage = _Stage.CHANGES
         for chunk in self._source.snapshot(MAX_BATCH_BLOCKS):
@@ -157,20 +168,27 @@ class IndexPublisher:
             self._heed(await self._call(self._connection.snapshot, part))
             if self._stage is not _Stage.CHANGES:
                 return
+        self._sent_change_at_s = None
 
     async def _send_changes(self) -> None:
         """A batch that failed goes again: its number tells the index whether it had it."""
         if self._unsent is None:
             await self._wait()
+            self._begin_to_send()
             self._unsent = self._source.next_batch(MAX_BATCH_BLOCKS)
         batch = replace(self._unsent, incarnation=self._incarnation)
         receipt = await self._call(self._connection.apply, batch.pack())
-        self._unsent = None
+        self._unsent = self._sent_change_at_s = None
         self.counters.batches += 1
         self.counters.blocks += batch.blocks
         if batch.blocks >= _FULL_BATCH_BLOCKS:
-            self._changed.set()
+            self.notify()
         self._heed(receipt)
+
+    def _begin_to_send(self) -> None:
+        """What has changed until here is on its way, and not confirmed before the answer."""
+        self._sent_change_at_s = self._sent_change_at_s or self._changed_at_s
+        self._changed_at_s = None
 
     async def _wait(self) -> None:
         """Until something changed and a moment for more to join, or a renewal is due."""

@@ -5,6 +5,7 @@ forgotten life is refused.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from router.core.types import Incarnation, ReplicaId, Slot
 
 _MAX_TOMBSTONES = 4096
+_PROOF_OF_LIFE_S = 2.0
+"""What a doubted replica has left: a living one renews twice in that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,15 @@ class ReplicaLeases:
             return False
         self._renewed_at[lease.slot] = now
         return True
+
+    def doubt(self, replica_ids: Iterable[ReplicaId], now: float) -> None:
+        """Somebody saw these go: no candidates from here on, and soon forgotten.
+
+        One that lives says so itself with its next batch, and is whole again.
+        """
+        renewed_at = now - max(self.stale_after_s, self.forget_after_s - _PROOF_OF_LIFE_S)
+        for lease in filter(None, map(self._leases.get, replica_ids)):
+            self._renewed_at[lease.slot] = min(self._renewed_at[lease.slot], renewed_at)
 
     def end(self, replica_id: ReplicaId) -> Lease | None:
         """Removes the replica and refuses this life from here on."""

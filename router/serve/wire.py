@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from router.core.types import BookingId, ReplicaId, Tenant
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Changes with the meaning of any message below; another number means a successor actor."""
 
 HASH_BYTES = 8
@@ -76,10 +76,12 @@ class Flight(Message, frozen=True):
     """All that one caller has to say at one moment, applied in the order of the fields.
 
     `first_tokens` and `settled` are packed u64 booking ids. `progress` is (booking, output tokens
-    so far), `moved` (booking, replica). `members_version` is the caller's last known.
+    so far), `moved` (booking, replica). `members_version` is the caller's last known. `departed`
+    are replicas that the caller's Serve has ceased to send to.
     """
 
     members_version: int
+    departed: list[ReplicaId]
     announced: list[Announcement]
     moved: list[tuple[int, str]]
     first_tokens: bytes

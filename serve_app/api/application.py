@@ -5,6 +5,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from router.core.errors import InvalidRequest, NotFound, WarmpathError
+from serve_app.api.contexts import contexts_api
 from serve_app.api.gate import Gate
 from serve_app.api.generate import generate_api
 from serve_app.api.models import models_api
@@ -18,6 +19,8 @@ def build_api(front: Front) -> FastAPI:
     api = FastAPI(title="Warmpath", docs_url=None, redoc_url=None, openapi_url=None)
     for routes in (generate_api(front), models_api(front), tokenize_api(front)):
         api.include_router(routes)
+    if front.contexts is not None:
+        api.include_router(contexts_api(front, front.contexts))
     api.add_api_route("/health", _health, methods=["GET"])
     api.add_exception_handler(WarmpathError, _on_error)
     api.add_exception_handler(HTTPException, _on_http_exception)

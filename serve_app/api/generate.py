@@ -1,12 +1,15 @@
 """Chat, completions and responses: admitted alike, dispatched alike, answered alike."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from router.core.errors import InvalidRequest
 from serve_app.allow_list import ApiRoute
+from serve_app.contexts.parameters import SESSION_HEADER, is_context, session_tag
 from serve_app.dispatch import Answer
 from serve_app.front import Front, tenant_of
 from serve_app.observe.decision_headers import decision_headers
@@ -14,7 +17,8 @@ from serve_app.observe.record import RequestRecord
 from serve_app.routing import ClientHints
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-SESSION_HEADER = "x-session-id"
+USER = "user"
+"""Of the sources of a session, the one that is no header."""
 MAX_SESSION_CHARACTERS = 128
 
 
@@ -61,18 +65,32 @@ def _endpoint(front: Front, route: ApiRoute) -> Callable[[Request], Awaitable[Re
 
 async def _begin(front: Front, request: Request, record: RequestRecord) -> Answer:
     raw = await front.body(request)
-    admitted = await front.render_loop.run(
-        front.admission.admit(record.route, raw, tenant_of(request))
-    )
+    if is_context(request.headers.get(SESSION_HEADER)):
+        if front.contexts is None:
+            raise InvalidRequest("Contexts are not kept here.", param=SESSION_HEADER)
+        return await front.contexts.turns.begin(raw, request.headers, record)
+    admitted = await front.admit(record.route, raw, tenant_of(request))
     record.admit(admitted)
-    return await front.dispatchers[admitted.model].begin(admitted, _hints(request), record)
+    hints = _hints(front, request, admitted.user)
+    return await front.dispatchers[admitted.model].begin(admitted, hints, record)
 
 
-def _hints(request: Request) -> ClientHints:
-    session = request.headers.get(SESSION_HEADER)
+def _hints(front: Front, request: Request, user: str | None) -> ClientHints:
+    """Of a session goes only what tells it from others, and that for each tenant by itself."""
+    hints = client_hints(request.headers, user, front.tuning.current.config.session_from)
+    if hints.session_hint is None:
+        return hints
+    return replace(hints, session_hint=session_tag(tenant_of(request), hints.session_hint))
+
+
+def client_hints(
+    headers: Mapping[str, str], user: str | None, session_from: Sequence[str]
+) -> ClientHints:
+    """`headers` by name in any case; `session_from` as in the `user_config`."""
+    found = (user if source == USER else headers.get(source) for source in session_from)
+    session = next(filter(None, found), None)
     return ClientHints(
-        frozenset(request.headers.keys()),
-        session[:MAX_SESSION_CHARACTERS] if session else None,
+        frozenset(headers), session[:MAX_SESSION_CHARACTERS] if session is not None else None
     )
 
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from serve_app.bench.chat_client import Answered, ChatClient
 from serve_app.bench.conversations import Conversation, Turn
 
 SessionOf = Callable[[Turn], str | None]
+Parameters = Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,16 +19,24 @@ class Arm:
     name: str
     policy: str
     session_of: SessionOf = lambda _: None
-    parameters: dict[str, float] = field(default_factory=dict)
+    parameters: Parameters = field(default_factory=dict)
 
     def user_config(self, index_deadline_ms: float) -> dict[str, object]:
         return {
             "policy": self.policy,
-            "parameters": self.parameters,
+            "parameters": dict(self.parameters),
             "index_deadline_ms": index_deadline_ms,
             "expose_decisions": True,
             "access_log": False,
         }
+
+
+_UNBOUNDED: Parameters = {"load_factor": None}
+"""Sticky whatever the load."""
+
+
+def _talk(turn: Turn) -> str:
+    return turn.conversation.name
 
 
 def arms(prices: dict[str, float], seed: int) -> tuple[Arm, ...]:
@@ -37,8 +46,13 @@ def arms(prices: dict[str, float], seed: int) -> tuple[Arm, ...]:
     """
     return (
         Arm("kv_aware", "kv_aware", parameters=prices),
-        Arm("sticky_conversation", "session_hash", lambda turn: turn.conversation.name),
-        Arm("system_hash", "session_hash", lambda turn: f"{seed}-{turn.conversation.system}"),
+        Arm("sticky_conversation", "session_affinity", _talk, _UNBOUNDED),
+        Arm(
+            "system_hash",
+            "session_affinity",
+            lambda turn: f"{seed}-{turn.conversation.system}",
+            _UNBOUNDED,
+        ),
         Arm("power_of_two", "power_of_two"),
         Arm("round_robin", "round_robin"),
     )

@@ -11,8 +11,9 @@ from random import Random
 from statistics import median
 
 from router.core.hashing import hash_blocks
+from router.replay.lru_blocks import LruBlocks, Served
 from serve_app.bench.arms import Arm, by_users
-from serve_app.bench.cache_oracle import LruBlocks, Oracle, Served
+from serve_app.bench.cache_oracle import Oracle
 from serve_app.bench.chat_client import Answered, ChatClient
 from serve_app.bench.conversations import (
     Author,

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +229,57 @@ async def test_stop_string_never_shows_in_a_stream(client: EngineClient) -> None
     chunks = await client.stream(prompt, max_tokens=12, stop=stop)
     assert "".join(c["choices"][0]["text"] for c in chunks) == whole[: whole.index(stop)]
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+# --- the ids of an answer -----------------------------------------------------------------------
+
+
+async def output_ids(client: EngineClient, prompt: list[int], **options: Any) -> list[int]:
+    request = replace(make_request(prompt, **options), reports_tokens=True)
+    _, report = await collect_with_report(client.engine, request)
+    assert report.output is not None
+    return array("I", report.output.seen_tokens).tolist()
+
+
+@pytest.mark.parametrize("route", [Route.CHAT, Route.COMPLETIONS])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_prompt_and_the_reported_ids_are_continued_like_one_answer(
+    client: EngineClient, route: Route, is_stream: bool
+) -> None:
+    prompt = fresh_prompt(40)
+    whole = await output_ids(client, prompt, max_tokens=9, route=route, is_stream=is_stream)
+    first = await output_ids(client, prompt, max_tokens=4, route=route, is_stream=is_stream)
+    rest = await output_ids(client, prompt + first, max_tokens=5, route=route)
+    assert (len(first), whole) == (4, first + rest)
+
+
+async def test_ids_are_reported_only_where_they_are_asked_for(client: EngineClient) -> None:
+    _, report = await collect_with_report(client.engine, make_request(fresh_prompt(4)))
+    assert report.output is None
+
+
+async def test_a_stop_token_is_not_among_the_reported_ids(client: EngineClient) -> None:
+    prompt = fresh_prompt(20)
+    whole = await output_ids(client, prompt, max_tokens=6)
+    stop = {"max_tokens": 6, "stop_token_ids": [whole[3]]}
+    before = whole[: whole.index(whole[3])]
+    assert await output_ids(client, prompt, **stop) == before
+    shown = await output_ids(client, prompt, **stop, include_stop_str_in_output=True)
+    assert shown == [*before, whole[3]]
+
+
+async def test_nothing_from_a_stop_string_on_is_among_the_reported_ids(
+    client: EngineClient,
+) -> None:
+    """What was seen before it is kept up to the token that the stop string cuts, at least."""
+    prompt = fresh_prompt(20)
+    (text,) = texts(await client.ask(prompt, max_tokens=12))
+    whole = await output_ids(client, prompt, max_tokens=12)
+    stop = text[len(text) // 2 :][:3]
+    kept = await output_ids(client, prompt, max_tokens=12, stop=[stop])
+    pairs = zip(kept, whole, strict=False)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    assert 0 < shared <= len(kept) < len(whole)
 
 
 # --- several prompts, several choices -----------------------------------------------------------
@@ -469,13 +523,15 @@ async def test_a_bad_request_is_refused_before_the_first_item(
     await client.until_idle()
 
 
-async def test_closing_a_stream_frees_the_engine(client: EngineClient) -> None:
+async def test_closing_a_stream_frees_the_engine_and_its_blocks(client: EngineClient) -> None:
     request = make_request(fresh_prompt(100), is_stream=True, max_tokens=900)
     parts = client.engine.generate(request)
     await anext(parts)
     assert client.engine.num_unfinished() > 0
+    assert 0 < client.engine.kv_usage() < 1
     await parts.aclose()
     await client.until_idle()
+    assert client.engine.kv_usage() == 0
     assert await client.engine.reset_prefix_cache()
 
 

@@ -1,6 +1,7 @@
 """What every routing policy promises, whatever its rule. Runs on each name in the registry."""
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 
@@ -9,11 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields, replace
+from numpy.typing import NDArray
 from pydantic import ValidationError
+from xxhash import xxh3_64_intdigest
 
 from router.core.errors import ConfigurationError
 from router.core.load_totals import Load
-from router.policies.base import Choice, Facts, Reason, RoutingPolicy
+from router.policies.base import Choice, Facts, Hints, Reason, RoutingPolicy
 from router.policies.registry import POLICIES, PolicySpec, make_policy
 
 BLOCK_SIZE = 16
@@ -36,6 +39,7 @@ def some_facts(draw: st.DrawFn, max_load: int = 100_000) -> Facts:
         return draw(st.lists(st.integers(0, most), min_size=size, max_size=size))
 
     tiers = np.sort(np.array([row(prompt_blocks) for _ in range(3)], dtype=np.int32), axis=0)
+    session = draw(st.none() | st.text(max_size=8))
     return Facts(
         slots=np.array(slots, dtype=np.int64),
         tiers=tiers,
@@ -44,7 +48,21 @@ def some_facts(draw: st.DrawFn, max_load: int = 100_000) -> Facts:
         prompt_tokens=prompt_tokens,
         block_size=BLOCK_SIZE,
         turn=draw(st.integers(0, 10_000)),
+        hints=Hints(session_hint=session),
+        hashes=chain(draw(st.integers(1, 2**32)), prompt_blocks),
+        replica_keys=named(slots),
+        history=np.array(row(prompt_blocks), dtype=np.int32),
     )
+
+
+def chain(start: int, blocks: int) -> NDArray[np.uint64]:
+    """Hashes of a prompt of which nobody has seen the like."""
+    return np.arange(start, start + blocks, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+
+def named(slots: Sequence[int]) -> NDArray[np.uint64]:
+    """The digests of the names of whoever sits on these slots."""
+    return np.array([xxh3_64_intdigest(b"replica-%d" % slot) for slot in slots], np.uint64)
 
 
 def idle(candidates: int, *, prompt_tokens: int = 640, turn: int = 0) -> Facts:
@@ -57,6 +75,9 @@ def idle(candidates: int, *, prompt_tokens: int = 640, turn: int = 0) -> Facts:
         prompt_tokens=prompt_tokens,
         block_size=BLOCK_SIZE,
         turn=turn,
+        hashes=chain(1 + 1000 * turn, prompt_tokens // BLOCK_SIZE),
+        replica_keys=named(range(candidates)),
+        history=np.zeros(candidates, dtype=np.int32),
     )
 
 
@@ -168,6 +189,36 @@ def test_more_overlap_never_makes_a_replica_less_attractive(
     slot, seed = int(facts.slots[position]), data.draw(st.integers(0, 2**32))
     before = rank_of(chosen.choose(facts, Random(seed)), slot)
     assert rank_of(chosen.choose(warmer, Random(seed)), slot) <= before
+
+
+@calmly(max_examples=200)
+@given(facts=some_facts(), data=st.data())
+def test_more_history_never_makes_a_replica_less_attractive(
+    name: str, facts: Facts, data: st.DataObject
+) -> None:
+    chosen = policy(name)
+    if chosen.history is None:
+        return
+    position = data.draw(st.integers(0, len(facts.slots) - 1))
+    history = facts.history.copy()
+    history[position] = data.draw(st.integers(history[position], facts.prompt_blocks))
+    slot, seed = int(facts.slots[position]), data.draw(st.integers(0, 2**32))
+    before = rank_of(chosen.choose(facts, Random(seed)), slot)
+    after = chosen.choose(replace(facts, history=history), Random(seed))
+    assert rank_of(after, slot) <= before
+
+
+@calmly()
+@given(facts=some_facts(), seed=st.integers(0, 2**32))
+def test_one_that_needs_no_overlap_does_not_look_at_it(name: str, facts: Facts, seed: int) -> None:
+    chosen = policy(name)
+    if chosen.needs_overlap:
+        return
+    blind = replace(
+        facts, tiers=np.zeros_like(facts.tiers), speculative=np.zeros_like(facts.speculative)
+    )
+    expected = chosen.choose(blind, Random(seed)).ranked.tolist()
+    assert chosen.choose(facts, Random(seed)).ranked.tolist() == expected
 
 
 def test_an_unknown_parameter_is_refused_by_name(name: str) -> None:

@@ -58,6 +58,18 @@ class CachedApp:
         replicas = self._details()["deployments"][deployment]["replicas"]
         return {replica["pid"] for replica in replicas if replica["state"] == "RUNNING"}
 
+    def replica_id(self, deployment: str, pid: int) -> str:
+        replicas = self._details()["deployments"][deployment]["replicas"]
+        return next(str(each["replica_id"]) for each in replicas if each["pid"] == pid)
+
+    def known_replicas(self) -> set[str]:
+        """Those whose blocks are in the index."""
+        asked = self.index().__ray_call__.remote(
+            lambda actor: set(actor._service.index.blocks_by_replica())
+        )
+        known: set[str] = ray.get(asked, timeout=10)
+        return known
+
     def index(self) -> ActorHandle:
         actor = find_index(self.name, "m")
         assert actor is not None

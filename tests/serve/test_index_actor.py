@@ -87,11 +87,13 @@ class Index:
         *,
         lease_s: float = 60,
         candidates: tuple[ReplicaId, ...] | None = None,
+        departed: tuple[str, ...] = (),
     ) -> Landing:
         hashes = CHAIN.tobytes()
         request = RoutingRequest(hashes, len(CHAIN) * 16, 16, Tenant("t"), candidates=candidates)
         booked = [(Booked(BookingId(next(self.ids)), request), 1e12) for _ in range(count)]
-        flight = pack_flight(booked, Notes(), [], lease_s=lease_s, members_version=-1)
+        notes = Notes(departed=dict.fromkeys(map(ReplicaId, departed)))
+        flight = pack_flight(booked, notes, [], lease_s=lease_s, members_version=-1)
         return decode_landing(ray.get(self.actor.exchange.remote(flight), timeout=10))
 
     def stats(self) -> dict[str, object]:
@@ -162,6 +164,24 @@ def test_a_silent_replica_is_no_candidate_and_then_forgotten(index: Index) -> No
     assert index.store("r1").verdict == Verdict.REINCARNATE
     assert index.register("r1").verdict == Verdict.REINCARNATE
     assert index.register("r1", incarnation=2).verdict == Verdict.ACCEPTED
+
+
+def test_a_replica_that_serve_has_dropped_leaves_long_before_its_lease_ends(
+    application: str,
+) -> None:
+    """By word of any ingress; one that was dropped by mistake says so by itself."""
+    index = Index(open_index(application, "model", replace(SETTINGS, forget_after_s=600.0)))
+    for replica in ("r1", "r2"):
+        index.register(replica)
+        index.store(replica)
+
+    assert index.select(departed=("r1", "r2")).answers[0].outcome == Outcome.NO_REPLICA
+    index.store("r2", 0)
+    assert index.select().answers[0].ranked == ("r2",)
+    assert index.select().answers[0].overlap_blocks == 64
+
+    until(lambda: index.store("r2", 0).verdict == 0 and index.stats()["replicas"] == 1)
+    assert index.store("r1").verdict == Verdict.REINCARNATE
 
 
 def test_abandoned_bookings_lapse_without_traffic(index: Index) -> None:

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.ray
 
 REPLICAS = 4
 LLM = "llm-m"
+LEASE_S = 30.0
+"""`index.forget_after_s`, which is the default here."""
 
 
 @pytest.fixture(scope="module")
@@ -232,15 +234,18 @@ def test_a_frozen_index_is_left_alone_and_asked_again(cached: CachedApp, web: ht
 def test_the_prompts_of_a_killed_replica_are_served_by_others_at_once(
     cached: CachedApp, web: httpx.Client
 ) -> None:
-    """Fifty times its very prompt, while the index still believes in it."""
+    """Fifty times its very prompt; and the index lets go of it long before its lease ends."""
     ids = prompt(80, 6)
     completion(web, ids)
     cached.until_applied()
     victim = next(iter(cached.pids(LLM)))
+    replica_id = cached.replica_id(LLM, victim)
+    assert replica_id in cached.known_replicas()
     os.kill(victim, signal.SIGKILL)
     with ThreadPoolExecutor(10) as pool:
         replies = list(pool.map(lambda _: completion(web, ids), range(50)))
     assert {answer.status for answer in replies} == {200}
+    until(lambda: replica_id not in cached.known_replicas(), LEASE_S / 2)
     until(lambda: len(cached.pids(LLM)) == REPLICAS and victim not in cached.pids(LLM), 90)
 
 

@@ -1,5 +1,6 @@
 """What the vLLM engine promises beyond the contract of every engine."""
 
+import dataclasses
 import json
 from array import array
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from tests.contract.engine_client import (
     EngineClient,
     cached_tokens,
     collect,
+    collect_with_report,
     fresh_prompt,
     make_request,
     stored_tokens,
@@ -213,3 +215,24 @@ async def test_echo_needs_no_second_tokenization(client: EngineClient, tokenizer
     ids = tokenizer("The operator asks for a list.", add_special_tokens=False)["input_ids"]
     answer = await client.ask(ids, echo=True)
     assert texts(answer)[0].startswith("The operator asks for a list.")
+
+
+# --- the ids that the client has seen -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("include", [False, True])
+async def test_the_reported_ids_are_the_text_that_a_stop_string_left(
+    client: EngineClient, tokenizer: Any, include: bool
+) -> None:
+    """Wherever in a token it cuts, and where bytes of one character are spread over tokens."""
+    for _ in range(8):
+        prompt = fresh_prompt(20)
+        (whole,) = texts(await client.ask(prompt, max_tokens=16))
+        for start in range(0, len(whole) - 2, 3):
+            options = {"stop": [whole[start : start + 2]], "include_stop_str_in_output": include}
+            request = make_request(prompt, max_tokens=16, **options)
+            request = dataclasses.replace(request, reports_tokens=True)
+            (document,), report = await collect_with_report(client.engine, request)
+            (shown,) = texts(json.loads(document))
+            assert report.output is not None
+            assert tokenizer.decode(array("I", report.output.seen_tokens).tolist()) == shown

@@ -1,4 +1,5 @@
-"""How much of each engine request came from the cache.
+"""What vLLM's answers do not tell: how much of each engine request came from the cache, and the
+ids of an answer's tokens.
 
 vLLM's answers report the cached tokens of one engine request, whichever came last; a list of
 prompts and several choices of one prompt make several.
@@ -9,9 +10,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.detokenizer import BaseIncrementalDetokenizer
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
 from replicas.engines.protocol import EngineReport
+from replicas.engines.vllm.seen_tokens import SeenTokens
 
 
 class CountingLLM(AsyncLLM):
@@ -23,13 +26,19 @@ class CountingLLM(AsyncLLM):
         super().__init__(*args, **kwargs)
         self.output_processor = _RememberingProcessor.like(self.output_processor)
 
-    def watch(self, request_ids: list[str]) -> None:
+    def watch(self, request_ids: list[str], *, keeps_tokens: bool = False) -> None:
         """From before the request is sent until `forget`."""
         self.output_processor.watched.update((request_id, []) for request_id in request_ids)
+        if keeps_tokens:
+            self.output_processor.keeping_tokens.update(request_ids)
 
     def report(self, request_ids: list[str]) -> EngineReport:
         """The figures of watched requests; engine requests without output yet count 0."""
-        return EngineReport(tuple(state.num_cached_tokens for state in self._states(request_ids)))
+        states = list(self._states(request_ids))
+        kept = [s.detokenizer for s in states if isinstance(s.detokenizer, SeenTokens)]
+        return EngineReport(
+            tuple(state.num_cached_tokens for state in states), kept[0].output() if kept else None
+        )
 
     def cached_tokens(self, request_ids: list[str]) -> int | None:
         """The sum over the prompts of watched requests; the first choice speaks for its prompt.
@@ -44,6 +53,7 @@ class CountingLLM(AsyncLLM):
     def forget(self, request_ids: list[str]) -> None:
         for request_id in request_ids:
             self.output_processor.watched.pop(request_id, None)
+        self.output_processor.keeping_tokens.difference_update(request_ids)
 
     def _states(self, request_ids: list[str]) -> Iterable[RequestState]:
         watched = self.output_processor.watched
@@ -56,6 +66,7 @@ class _RememberingProcessor(OutputProcessor):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.watched: dict[str, list[RequestState]] = {}
+        self.keeping_tokens: set[str] = set()
 
     @classmethod
     def like(cls, other: OutputProcessor) -> "_RememberingProcessor":
@@ -74,6 +85,11 @@ class _RememberingProcessor(OutputProcessor):
         watched = self.watched.get(state.external_req_id)
         if watched is not None:
             watched.append(state)
+        inner = state.detokenizer
+        if state.external_req_id in self.keeping_tokens and isinstance(
+            inner, BaseIncrementalDetokenizer
+        ):
+            state.detokenizer = SeenTokens(inner, self.tokenizer)
 
 
 def is_usage_event(event: str) -> bool:

@@ -10,7 +10,6 @@ from contextlib import aclosing
 
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.v1.engine.exceptions import EngineDeadError
-from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 
 from replicas.engines.protocol import EngineInfo, EngineReport, EngineRequest
 from replicas.engines.vllm.arguments import HASH_ALGORITHM, vllm_arguments
@@ -19,6 +18,7 @@ from replicas.engines.vllm.counting import CountingLLM
 from replicas.engines.vllm.event_sockets import EventSockets
 from replicas.engines.vllm.failures import translated
 from replicas.engines.vllm.health import StepClock
+from replicas.engines.vllm.late_metrics import LateRayMetrics
 from replicas.engines.vllm.openai_layer import OpenAiLayer
 from replicas.engines.vllm.warmup import warmup_requests
 from router.configuration import ModelConfig
@@ -62,7 +62,7 @@ class VllmEngine:
         """Blocks until the weights are loaded; a thread, so `stop` may come meanwhile."""
         loggers = [self._steps.stat_logger]
         if self._exports_ray_metrics:
-            loggers.append(RayPrometheusStatLogger)
+            loggers.append(LateRayMetrics)
         engine_args = AsyncEngineArgs.from_cli_args(arguments)
         llm: CountingLLM = CountingLLM.from_engine_args(engine_args, stat_loggers=loggers)
         self._llm = llm
@@ -87,7 +87,7 @@ class VllmEngine:
         if self.num_unfinished() == 0:
             self._steps.tick()
         ids = engine_request_ids(request)
-        llm.watch(ids)
+        llm.watch(ids, keeps_tokens=request.reports_tokens)
         cancels = _cancels()
         is_complete = False
         try:
@@ -117,6 +117,9 @@ class VllmEngine:
 
     def num_unfinished(self) -> int:
         return 0 if self._llm is None else int(self._llm.get_num_unfinished_requests())
+
+    def kv_usage(self) -> float:
+        return self._steps.kv_usage if self.num_unfinished() else 0.0
 
     async def check_health(self) -> None:
         llm, _ = self._running()

@@ -1,5 +1,6 @@
 """The selector: lookup, choice, booking and speculation as one step over index and ledger."""
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -606,3 +607,44 @@ def test_a_decision_says_which_batch_of_its_replica_it_could_know() -> None:
     world.hold("R0", 1)
     world.hold("R0", 2)
     assert world.select(world.request(1, 2)).decided_seq == 1
+
+
+APPROXIMATE = PolicySpec("approximate", '{"ttl_s": 60.0}')
+
+
+def test_a_policy_without_events_remembers_where_it_sent_what(new_world: NewWorld) -> None:
+    """Also while nothing of it has come true, and with the memory alone booked as held."""
+    world = new_world(4)
+    first = world.select(world.request(*LONG, policy=APPROXIMATE))
+    world.selector.settle(first.booking_id)
+    second = world.select(world.request(*LONG, 1, policy=APPROXIMATE), now=4.0)
+    assert second.replica_id == first.replica_id
+    assert second.reason is Reason.HISTORY_OVERLAP
+    assert second.overlap_blocks == 0
+    assert second.uncached_tokens == BLOCK_SIZE + 5
+
+
+def test_what_another_policy_sent_is_not_in_the_memory(new_world: NewWorld) -> None:
+    world = new_world(4)
+    world.select(world.request(*LONG, policy=ROUND_ROBIN))
+    outcome = world.select(world.request(*LONG, policy=APPROXIMATE))
+    assert outcome.reason is not Reason.HISTORY_OVERLAP
+
+
+def test_a_replica_that_is_gone_leaves_the_memory(new_world: NewWorld) -> None:
+    world = new_world(1)
+    first = world.select(world.request(*LONG, policy=APPROXIMATE))
+    world.selector.forget(first.replica_id, world.slot("R0"))
+    world.index.register(first.replica_id, Incarnation(2))
+    again = world.select(world.request(*LONG, policy=APPROXIMATE))
+    assert again.uncached_tokens == len(LONG) * BLOCK_SIZE + 5
+
+
+def test_explanations_do_not_keep_prompts_alive(new_world: NewWorld) -> None:
+    """A chain is often a view of a whole message."""
+    world = new_world(2)
+    request = world.request(*LONG)
+    watch = weakref.ref(request.hashes)
+    world.select(request)
+    del request
+    assert watch() is None

@@ -5,13 +5,11 @@ from random import Random
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
-from router.policies.base import Facts, Hints, Reason, rank
+from router.policies.base import Facts, Reason, rank
 from router.policies.least_loaded import LeastLoaded, LoadParameters
 from router.policies.power_of_two import PowerOfTwo
 from router.policies.round_robin import RoundRobin, RoundRobinParameters
-from router.policies.session_hash import SessionHash, SessionHashParameters
 
 
 def loaded(requests: list[int], prefill_tokens: list[int] | None = None, turn: int = 0) -> Facts:
@@ -78,32 +76,3 @@ def test_ranking_prefers_no_candidate_to_one_that_is_better_by_more_than_the_tol
         order = rank(costs, 0.1, rng).tolist()
         assert set(order[:2]) == {1, 3}
         assert order[2:] == [2, 0]
-
-
-def hinted(session: str, slots: list[int]) -> Facts:
-    facts = loaded([0] * len(slots))
-    return replace(facts, slots=np.array(slots, dtype=np.int64), hints=Hints(session_hint=session))
-
-
-def firsts_of_sessions(slots: list[int], sessions: int = 300) -> list[int]:
-    policy = SessionHash(SessionHashParameters())
-    facts = (hinted(f"talk-{number}", slots) for number in range(sessions))
-    return [int(policy.choose(each, Random(number)).ranked[0]) for number, each in enumerate(facts)]
-
-
-def test_a_session_stays_with_its_replica_and_sessions_spread() -> None:
-    firsts = firsts_of_sessions([1, 2, 3])
-    assert firsts == firsts_of_sessions([1, 2, 3])
-    assert all(70 < firsts.count(slot) < 130 for slot in (1, 2, 3))
-
-
-def test_only_the_sessions_of_a_lost_replica_move() -> None:
-    before, after = firsts_of_sessions([1, 2, 3]), firsts_of_sessions([1, 3])
-    assert all(now == slot for slot, now in zip(before, after, strict=True) if slot != 2)
-    assert {now for slot, now in zip(before, after, strict=True) if slot == 2} == {1, 3}
-
-
-def test_a_request_without_a_session_goes_anywhere() -> None:
-    policy, rng = SessionHash(SessionHashParameters()), Random(3)
-    firsts = {int(policy.choose(loaded([0, 0, 0]), rng).ranked[0]) for _ in range(50)}
-    assert firsts == {10, 11, 12}

@@ -103,6 +103,25 @@ def test_a_lost_announcement_is_repeated_while_the_request_lives() -> None:
     assert [a.booking_id for a in bookings.take_announcements(10)] == [B1]
 
 
+def test_departed_replicas_are_told_once_and_again_if_the_call_failed() -> None:
+    bookings = CallerBookings(lease_s=30)
+    bookings.note_departed([R1, R2])
+
+    lost = bookings.take_notes(1)
+    assert list(lost.departed) == [R1]
+    bookings.put_back(lost, [])
+
+    assert {*bookings.take_notes(10).departed} == {R1, R2}
+    assert not bookings.has_news
+
+
+def test_of_too_many_departed_replicas_the_oldest_are_left_to_their_leases() -> None:
+    bookings = CallerBookings(lease_s=30, max_notes=2)
+    bookings.note_departed(map(ReplicaId, "abc"))
+
+    assert list(bookings.take_notes(10).departed) == ["b", "c"]
+
+
 def test_renewing_tells_the_progress_of_every_live_booking() -> None:
     bookings = booked()
     bookings.renew()

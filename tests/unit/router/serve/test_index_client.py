@@ -16,6 +16,7 @@ from router.core.types import ReplicaId, Tenant
 from router.policies.registry import PolicySpec
 from router.serve.flights import RoutingRequest
 from router.serve.index_client import IndexClient, Route
+from router.serve.leases import ReplicaLeases
 from router.serve.link_settings import LinkSettings
 from router.serve.wire import Landing
 
@@ -30,9 +31,11 @@ class Index(Protocol):
     is_down: bool
     running: asyncio.Event
     ledger: LoadLedger
+    leases: ReplicaLeases
 
     def restart(self, replicas: list[ReplicaId] = ...) -> None: ...
     def register(self, replica_id: ReplicaId, slot: int) -> None: ...
+    def now(self) -> float: ...
     async def exchange(self, flight: bytes) -> Landing: ...
 
 
@@ -356,6 +359,21 @@ async def test_replicas_that_serve_has_not_are_chosen_by_nobody(
     assert set((await client.select(prompt())).ranked) == set(ranked[1:])
     index.is_down = True
     assert set((await client.select(prompt())).ranked) == set(ranked[1:])
+
+
+async def test_the_index_hears_at_once_of_a_replica_that_is_gone(
+    client: IndexClient, index: Index
+) -> None:
+    """Without a request; and for others, who have not heard it from Serve."""
+    ranked = (await client.select(prompt())).ranked
+    client.update_members(ranked)
+    other = IndexClient(index, Random(8), SETTINGS)
+
+    client.update_members(ranked[1:])
+
+    await until(lambda: ranked[0] not in index.leases.members(index.now()))
+    assert set((await other.select(prompt())).ranked) == set(ranked[1:])
+    await other.close()
 
 
 async def test_a_deadline_may_change_while_requests_come(client: IndexClient, index: Index) -> None:

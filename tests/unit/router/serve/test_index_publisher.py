@@ -242,3 +242,34 @@ async def test_good_bye_ends_candidacy_at_once(wire: Wire, cache: Cache) -> None
 async def test_good_bye_to_nobody_is_no_error(wire: Wire, cache: Cache) -> None:
     wire.is_cut = True
     await IndexPublisher(wire, cache, REPLICA, lambda: Incarnation(1), SETTINGS).close()
+
+
+async def test_its_lag_is_the_age_of_the_oldest_change_that_is_not_confirmed(
+    wire: Wire, cache: Cache, publisher: IndexPublisher
+) -> None:
+    await until(lambda: wire.held() == 0)
+    assert publisher.lag_s == 0
+    wire.is_cut = True
+    grow(cache, publisher, 10)
+    await until(lambda: publisher.counters.failed_calls > 0)
+    grow(cache, publisher, 1)
+    await until(lambda: publisher.lag_s > 0.02)
+
+    wire.is_cut = False
+
+    await until(lambda: wire.held() == 11)
+    await until(lambda: publisher.lag_s == 0)
+
+
+async def test_a_snapshot_confirms_what_waited(
+    wire: Wire, cache: Cache, publisher: IndexPublisher
+) -> None:
+    await until(lambda: wire.held() == 0)
+    wire.is_cut = True
+    grow(cache, publisher, 10)
+    await until(lambda: publisher.counters.failed_calls > 0)
+    wire.restart()
+    wire.is_cut = False
+
+    await until(lambda: wire.held() == 10)
+    await until(lambda: publisher.lag_s == 0)

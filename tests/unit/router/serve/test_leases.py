@@ -70,3 +70,34 @@ def test_memory_of_ended_lives_is_bounded() -> None:
 
     assert table.accepts(ReplicaId("0"), FIRST)
     assert not table.accepts(ReplicaId("4999"), FIRST)
+
+
+def test_a_doubted_replica_is_no_candidate_at_once_and_soon_forgotten() -> None:
+    table = leases()
+    table.renew(R1, FIRST, now=110.0)
+    table.renew(R2, FIRST, now=110.0)
+
+    table.doubt([R1, ReplicaId("unknown")], now=110.5)
+
+    assert table.members(110.5) == [R2]
+    assert table.lapsed(112.4) == []
+    assert table.lapsed(112.5) == [R1]
+
+
+def test_a_doubted_replica_that_lives_is_whole_again_with_its_next_batch() -> None:
+    table = leases()
+    before = table.version
+
+    table.doubt([R1], now=101.0)
+    table.renew(R1, FIRST, now=101.8)
+    assert table.members(102.0) == [R1, R2] and table.version == before
+
+    table.doubt([R1], now=103.0)
+    assert table.members(103.0) == [R2]
+
+
+def test_doubt_gives_nobody_time() -> None:
+    """A replica that has been silent for longer does not live on for being doubted."""
+    table = leases()
+    table.doubt([R1], now=129.5)
+    assert table.lapsed(130.0) == [R1, R2]

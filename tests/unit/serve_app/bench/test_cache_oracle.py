@@ -5,9 +5,11 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replicas.sim.pool import BlockPool, StoredRun
+from replicas.sim.pool import BlockPool
+from replicas.sim.sequence import SimSequence
 from router.core.types import BlockHash
-from serve_app.bench.cache_oracle import LruBlocks, Oracle, Served
+from router.replay.lru_blocks import LruBlocks, Served
+from serve_app.bench.cache_oracle import Oracle
 
 BLOCK_SIZE = 4
 
@@ -64,12 +66,11 @@ def test_evicts_as_the_simulated_engine_does(paths: list[list[int]], blocks: int
 
 def serve_in_pool(pool: BlockPool, request: Served) -> int:
     hashes = [BlockHash(block) for block in request.chain]
-    hits = pool.match(hashes)
+    hits = pool.match(hashes, len(hashes))
     taken = pool.acquire(hits, request.total_blocks - len(hits))
     assert taken is not None
-    new = tuple(hashes[len(hits) :])
-    run = StoredRun(new, None, (), BLOCK_SIZE, None)
-    pool.store(taken[len(hits) : len(hashes)], run)
+    owner = SimSequence(request.total_blocks * BLOCK_SIZE, 1, hashes)
+    pool.store(taken[len(hits) : len(hashes)], owner, len(hits))
     pool.release(taken)
     return len(hits)
 

@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
+from router.replay.lru_blocks import Served
 from serve_app.bench import balancing
 from serve_app.bench.balancing import Level
-from serve_app.bench.cache_oracle import Served
 from serve_app.bench.chat_client import Answered
 from serve_app.bench.conversations import Conversation, Turn
 from serve_app.bench.serving import BLOCK_SIZE, Run, Script, best_tokens, fitted_prices

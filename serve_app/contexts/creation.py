@@ -1,0 +1,102 @@
+"""A context's first prompt: rendered, prefilled once, stored."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from router.configuration import ContextsConfig
+from router.contexts.messages import TOKEN_BYTES, ContextView, Kind, NewContext, Usage
+from router.core.errors import InvalidRequest
+from router.core.types import Tenant
+from router.serve.context_client import ContextClient
+from serve_app.admission import Admitted
+from serve_app.allow_list import ApiRoute, Json
+from serve_app.body import decode_object
+from serve_app.contexts.document import Settings, opening
+from serve_app.contexts.parameters import metadata, ttl_s
+from serve_app.contexts.serving import Serving
+from serve_app.contexts.turn_rules import check_prompt
+from serve_app.observe.record import RequestRecord
+from serve_app.routing import ClientHints
+
+_ONE_TOKEN = {"max_tokens": 1, "temperature": 0}
+"""An engine generates at least one; it is thrown away."""
+
+_KEPT = {
+    Kind.PROMPT: ("model", "prompt", "add_special_tokens", "cache_salt"),
+    Kind.CHAT: ("model", "messages", "tools", "chat_template_kwargs", "cache_salt"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    client: ContextClient
+    config: ContextsConfig
+    serving: Serving
+
+    async def create(
+        self,
+        raw: bytes,
+        headers: Mapping[str, str],
+        record: RequestRecord,
+    ) -> ContextView:
+        """Durable when it returns. Sets the record's route to the one that prefills."""
+        body = decode_object(raw)
+        kind = _kind(body)
+        ttl, pairs = ttl_s(body, headers, self.config), metadata(body)
+        tenant = Tenant(record.tenant)
+        record.route = ApiRoute.CHAT if kind is Kind.CHAT else ApiRoute.COMPLETIONS
+        admitted = await self.serving.render_loop.run(
+            self.serving.admission.admit_body(record.route, _first_request(kind, body), tenant)
+        )
+        _check(admitted, kind)
+        answer = await self.serving.begin(admitted, ClientHints(), record)
+        await answer.whole()
+        new = NewContext(
+            model=admitted.model,
+            kind=kind,
+            tokens=admitted.request.prompts[0],
+            document=_document(kind, body),
+            ttl_s=self.config.default_ttl_s if ttl is None else ttl,
+            metadata=pairs or {},
+            usage=_usage(admitted, record),
+            replica_id=record.live.replica_id if record.live else None,
+        )
+        return await self.client.create(tenant, new)
+
+
+def _kind(body: Json) -> Kind:
+    has_prompt, has_messages = (body.get(name) is not None for name in ("prompt", "messages"))
+    if has_prompt == has_messages:
+        raise InvalidRequest("Give either 'prompt' or 'messages'.", param="prompt")
+    if has_messages:
+        return Kind.CHAT
+    check_prompt(body["prompt"])
+    return Kind.PROMPT
+
+
+def _first_request(kind: Kind, body: Json) -> Json:
+    kept = {name: body[name] for name in _KEPT[kind] if body.get(name) is not None}
+    shape = {"add_generation_prompt": False} if kind is Kind.CHAT else {}
+    return kept | shape | _ONE_TOKEN
+
+
+def _check(admitted: Admitted, kind: Kind) -> None:
+    """A context is token ids, so those must be all that the engine needs."""
+    if admitted.request.needs_render or not admitted.request.prompts:
+        param = "messages" if kind is Kind.CHAT else "prompt"
+        raise InvalidRequest("A context takes text only.", param=param)
+
+
+def _document(kind: Kind, body: Json) -> bytes:
+    if kind is Kind.PROMPT:
+        return b""
+    messages: Any = body["messages"]
+    tools: Any = body.get("tools")
+    arguments: Any = body.get("chat_template_kwargs")
+    return opening(Settings(tools or None, arguments or None), messages)
+
+
+def _usage(admitted: Admitted, record: RequestRecord) -> Usage:
+    cached = record.settlement.cached_tokens[0] if record.settlement else 0
+    return Usage(len(admitted.request.prompts[0]) // TOKEN_BYTES, 0, cached)
