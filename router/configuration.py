@@ -32,13 +32,18 @@ class Section(BaseModel):
 
 
 class SimConfig(Section):
-    """The simulated engine: a block pool and a latency model, no weights."""
+    """The simulated engine: a block pool and a latency model, no weights.
+
+    `timing`: `linear` (the three keys in milliseconds below), `dynamo` (the formulas of NVIDIA
+    Dynamo's mocker), or the path of a profile that `scripts/profile_engine` wrote.
+    """
 
     total_blocks: int = Field(2048, ge=2)
     block_size: int = Field(32, ge=1)
     max_model_len: int = Field(32768, ge=2)
     max_num_seqs: int = Field(64, ge=1)
     max_num_batched_tokens: int = Field(8192, ge=1)
+    timing: str = Field("linear", min_length=1)
     prefill_ms_per_token: float = Field(0.1, ge=0)
     prefill_base_ms: float = Field(2.0, ge=0)
     decode_ms_per_token: float = Field(5.0, ge=0)

@@ -11,10 +11,11 @@ from collections.abc import AsyncGenerator
 from replicas.engines.protocol import EngineInfo, EngineReport, EngineRequest
 from replicas.engines.sim_faults import FaultKind, FaultScript, SimFault
 from replicas.engines.sim_inflight import Inflight
-from replicas.engines.sim_publisher import SimEventPublisher
+from replicas.engines.sim_load import NoObserver, SimLoad, SimObserver
+from replicas.engines.sim_publisher import Endpoints, SimEventPublisher
 from replicas.engines.sim_steps import StepLoop
+from replicas.engines.sim_timing import latency_of
 from replicas.sim.generation import Generation, GenerationLimits
-from replicas.sim.latency import LinearLatency
 from replicas.sim.pool import BlockPool
 from replicas.sim.scheduler import Scheduler, SchedulerLimits
 from replicas.sim.sequence import Drawn, SimSequence
@@ -31,7 +32,15 @@ class SimEngine:
     `stuck_after_s` is how long a pass may be overdue before the engine counts as stuck.
     """
 
-    def __init__(self, config: SimConfig, model: str, *, stuck_after_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        config: SimConfig,
+        model: str,
+        *,
+        stuck_after_s: float = 5.0,
+        endpoints: Endpoints | None = None,
+        observer: SimObserver | None = None,
+    ) -> None:
         if config.max_model_len > config.total_blocks * config.block_size:
             raise ConfigurationError(
                 "sim.max_model_len", "is above sim.total_blocks * sim.block_size"
@@ -39,10 +48,12 @@ class SimEngine:
         self._config = config
         self._model = model
         self._stuck_after_s = stuck_after_s
+        self._endpoints = endpoints
+        self._observer = observer or NoObserver()
         self._pool = BlockPool(config.total_blocks)
         self._scheduler = Scheduler(self._pool, _scheduler_limits(config))
         self._faults = FaultScript()
-        self._steps = StepLoop(self._pool, self._scheduler, _latency(config), self._faults)
+        self._steps = StepLoop(self._pool, self._scheduler, latency_of(config), self._faults)
         self._owners: dict[SimSequence, Inflight] = {}
         self._inflight: dict[Inflight, None] = {}
         self._cause_of_death: str | None = "The engine is not running."
@@ -51,7 +62,7 @@ class SimEngine:
 
     async def start(self) -> EngineInfo:
         assert self._loop is None, "an engine has one life"
-        self._publisher = SimEventPublisher()
+        self._publisher = SimEventPublisher(self._endpoints)
         self._cause_of_death = None
         steps = self._steps.run(self._deliver, self._publisher.publish)
         self._loop = asyncio.create_task(steps, name="sim-engine")
@@ -92,6 +103,11 @@ class SimEngine:
         """Blocks that unfinished requests hold."""
         return self._pool.active_blocks
 
+    def load(self) -> SimLoad:
+        scheduler, pool = self._scheduler, self._pool
+        kv_usage = pool.active_blocks / pool.total_blocks
+        return SimLoad(scheduler.running, scheduler.waiting, kv_usage, scheduler.preemptions)
+
     async def check_health(self) -> None:
         self._raise_if_dead()
         if self._steps.overdue_s() > self._stuck_after_s:
@@ -114,7 +130,8 @@ class SimEngine:
     def _admit(self, request: EngineRequest) -> Inflight:
         self._raise_if_dead()
         limits = _generation_limits(self._config, self._model)
-        inflight = Inflight(Generation(request, limits, created=int(time.time())))
+        generation = Generation(request, limits, created=int(time.time()))
+        inflight = Inflight(generation, time.monotonic())
         self._inflight[inflight] = None
         for sequence in inflight.generation.sequences:
             self._owners[sequence] = inflight
@@ -140,13 +157,23 @@ class SimEngine:
         if fault is not None:
             return
         self._faults.count_token()
+        self._observe(inflight, drawn.sequence)
         part, is_choice_finished = inflight.generation.accept(drawn)
         inflight.put(part)
         if is_choice_finished:
             self._scheduler.abort(drawn.sequence)
         if inflight.generation.is_finished:
             inflight.put(inflight.generation.closing())
+            duration_s = time.monotonic() - inflight.arrived_s
+            generation = inflight.generation
+            self._observer.ended(generation.usage(), generation.finish_reason, duration_s)
             self._end(inflight)
+
+    def _observe(self, inflight: Inflight, sequence: SimSequence) -> None:
+        now_s, before_s = time.monotonic(), inflight.token_s.get(sequence)
+        waited_s = now_s - (inflight.arrived_s if before_s is None else before_s)
+        self._observer.token(waited_s, is_first=before_s is None)
+        inflight.token_s[sequence] = now_s
 
     def _end(self, inflight: Inflight, error: EngineError | None = None) -> None:
         self._release(inflight)
@@ -169,12 +196,6 @@ class SimEngine:
 
 def _scheduler_limits(config: SimConfig) -> SchedulerLimits:
     return SchedulerLimits(config.block_size, config.max_num_batched_tokens, config.max_num_seqs)
-
-
-def _latency(config: SimConfig) -> LinearLatency:
-    return LinearLatency(
-        config.prefill_ms_per_token, config.prefill_base_ms, config.decode_ms_per_token
-    )
 
 
 def _generation_limits(config: SimConfig, model: str) -> GenerationLimits:

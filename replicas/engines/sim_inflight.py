@@ -3,14 +3,20 @@
 import asyncio
 
 from replicas.sim.generation import Generation
+from replicas.sim.sequence import SimSequence
 from router.core.errors import EngineError
 
 
 class Inflight:
-    """The bytes that the reader has not taken: at most one whole answer."""
+    """The bytes that the reader has not taken: at most one whole answer.
 
-    def __init__(self, generation: Generation) -> None:
+    Times are of the monotonic clock; `token_s` is when each sequence got its last token.
+    """
+
+    def __init__(self, generation: Generation, arrived_s: float) -> None:
         self.generation = generation
+        self.arrived_s = arrived_s
+        self.token_s: dict[SimSequence, float] = {}
         self._ready = asyncio.Event()
         self._parts: list[bytes] = []
         self._error: EngineError | None = None

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from zmq.asyncio import Context
@@ -26,11 +27,22 @@ KEPT_BATCHES = 10_000
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 
 
-class SimEventPublisher:
-    """Owns two sockets in a folder that only this user may enter. One event loop only."""
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """ZeroMQ addresses to bind."""
 
-    def __init__(self) -> None:
+    events: str
+    replay: str
+
+
+class SimEventPublisher:
+    """Owns two sockets, by default in a folder that only this user may enter. One loop only."""
+
+    def __init__(self, endpoints: Endpoints | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="warmpath-sim-"))
+        self._endpoints = endpoints or Endpoints(
+            f"ipc://{self._folder}/events", f"ipc://{self._folder}/replay"
+        )
         self._context = Context()
         self._events = self._context.socket(PUB, socket_class=Socket)
         self._replay: AsyncSocket = self._context.socket(ROUTER)
@@ -43,11 +55,11 @@ class SimEventPublisher:
 
     @property
     def events_endpoint(self) -> str:
-        return f"ipc://{self._folder}/events"
+        return self._endpoints.events
 
     @property
     def replay_endpoint(self) -> str:
-        return f"ipc://{self._folder}/replay"
+        return self._endpoints.replay
 
     def publish(self, events: tuple[KVEvent, ...]) -> None:
         """Sends one batch and keeps it for replay; subscribers that lag lose it, none blocks."""

@@ -16,13 +16,17 @@ class Choice:
     def __init__(self, sequence: TextSequence, params: GenerationParams, echo: str) -> None:
         self.sequence = sequence
         self.completion_tokens = 0
-        self.is_finished = False
+        self.finish_reason: str | None = None
         self._params = params
         self._pending = ""
         self._echo = echo
         self._shown_chars = 0
         self._said_chars = 0
         self._hold_back_chars = max((len(stop) for stop in params.stop), default=1) - 1
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finish_reason is not None
 
     def accept(self, drawn: Drawn) -> Delta:
         """What to show after one more token; with its `finish_reason`, the last."""
@@ -34,7 +38,7 @@ class Choice:
         if self._echo:
             delta.text, self._echo = self._echo + delta.text, ""
         self._shown_chars += len(delta.text)
-        self.is_finished = delta.finish_reason is not None
+        self.finish_reason = delta.finish_reason
         return delta
 
     def output(self) -> Output:

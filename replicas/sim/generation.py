@@ -68,8 +68,13 @@ class Generation:
     def closing(self) -> bytes:
         """The rest of the answer, once every choice is finished."""
         if self._is_stream:
-            return self._answer.closing(self._usage())
-        return self._answer.document(self._said, self._usage())
+            return self._answer.closing(self.usage())
+        return self._answer.document(self._said, self.usage())
+
+    @property
+    def finish_reason(self) -> str:
+        """The first choice's, once it is finished."""
+        return self._choices[0].finish_reason or "length"
 
     def report(self) -> EngineReport:
         """What was found in the cache for each choice, in their order; and the first one's ids."""
@@ -84,7 +89,7 @@ class Generation:
         self._is_open = True
         return self._answer.opening()
 
-    def _usage(self) -> Usage:
+    def usage(self) -> Usage:
         """Prompts count once, however many choices share them."""
         firsts = self._choices[:: len(self._choices) // self._prompts]
         return Usage(

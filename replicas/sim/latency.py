@@ -1,7 +1,9 @@
 """How long a pass takes: the simulated engine's only notion of time."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
+
+import msgspec
 
 from replicas.sim.sequence import Pass
 
@@ -58,3 +60,49 @@ class DynamoLatency:
         mean_end = (work.prefill_context_tokens + work.prefill_tokens) // prompts
         tokens = prompts * (mean_end - mean_start)
         return (4.209989e-07 * tokens + 1.518344e-02) * tokens + 16.50142 if tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FittedLatency:
+    """A real engine's pass times, as measured and fitted by `scripts/profile_engine`.
+
+    A pass that prefills pays its base, a price for each prompt token that it computes and a price
+    for each pair of such a token and a token before it; one that decodes its base, a price for each
+    sequence and a price for each token of their contexts. All in milliseconds.
+    """
+
+    prefill_base_ms: float
+    prefill_token_ms: float
+    prefill_pair_ms: float
+    decode_base_ms: float
+    decode_sequence_ms: float
+    decode_context_token_ms: float
+
+    @staticmethod
+    def features(work: Pass) -> tuple[float, ...]:
+        """What each coefficient is multiplied by, in their order."""
+        prompts = work.prefill_sequences
+        tokens, context = work.prefill_tokens, work.prefill_context_tokens
+        pairs = tokens * (context + tokens / 2) / prompts if prompts else 0.0
+        sequences = work.decode_sequences
+        context_tokens = work.decode_context_tokens
+        return bool(prompts), tokens, pairs, bool(sequences), sequences, context_tokens
+
+    @classmethod
+    def from_json(cls, data: bytes) -> "FittedLatency":
+        """Raises `ValueError` where it is none."""
+        return msgspec.json.decode(data, type=cls)
+
+    def to_json(self) -> bytes:
+        return msgspec.json.format(msgspec.json.encode(asdict(self)))
+
+    def pass_s(self, work: Pass) -> float:
+        base, token, pair, decode, sequence, context = self.features(work)
+        return (
+            self.prefill_base_ms * base
+            + self.prefill_token_ms * token
+            + self.prefill_pair_ms * pair
+            + self.decode_base_ms * decode
+            + self.decode_sequence_ms * sequence
+            + self.decode_context_token_ms * context
+        ) / 1000
