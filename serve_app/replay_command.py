@@ -4,18 +4,20 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
 
 from router.core.errors import ConfigurationError
-from router.policies.registry import POLICIES
+from router.policies.registry import POLICIES, make_policy
+from router.replay.advice import advice, yaml_lines
 from router.replay.bounds import bounds, mean_bounds
 from router.replay.figures import Figures, Limits, figures, mean_of
 from router.replay.formats import FORMATS, BadLines, detect, read_rows
 from router.replay.generated import BLOCK_TOKENS, WORKLOADS
+from router.replay.outcomes import Outcomes
 from router.replay.plan import (
     FleetPlan,
     ReplayPlan,
@@ -23,6 +25,7 @@ from router.replay.plan import (
     parse_policy,
     parse_scaling,
 )
+from router.replay.report import Results, check_report_extra, html_report
 from router.replay.simulation import Simulation
 from router.replay.summary import summary
 from router.replay.table import label_table, policy_table
@@ -39,55 +42,101 @@ class Workload:
     runs: tuple[list[TraceRequest], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyRuns:
+    """Means over the runs, and what became of each request in the first."""
+
+    figures: Figures
+    first: Outcomes
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("trace", nargs="?", type=Path, help="a trace file")
     source.add_argument("--generate", choices=WORKLOADS, help="make a workload instead")
     parser.add_argument("--format", choices=["auto", *FORMATS], default="auto")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="of what is generated")
-    parser.add_argument("--rate", type=float, default=4.0, help="of what is generated")
-    parser.add_argument("--limit", type=int, help="take so many requests of the trace")
-    parser.add_argument("--speed", type=float, default=1.0, help="2: requests come twice as fast")
-    parser.add_argument("--trace-block-size", type=int, help="tokens in a block of the trace")
-    parser.add_argument("--replicas", type=int, default=8)
-    parser.add_argument("--blocks", type=int, default=2048, help="KV blocks of each replica")
-    parser.add_argument("--block-size", type=int, default=64, help="tokens in a block")
+    parser.add_argument("--rate", type=_positive, default=4.0, help="of what is generated")
+    parser.add_argument("--limit", type=_count, help="take so many requests of the trace")
+    parser.add_argument(
+        "--speed", type=_positive, default=1.0, help="2: requests come twice as fast"
+    )
+    parser.add_argument("--trace-block-size", type=_count, help="tokens in a block of the trace")
+    parser.add_argument("--replicas", type=_count, default=8)
+    parser.add_argument("--blocks", type=_count, default=2048, help="KV blocks of each replica")
+    parser.add_argument("--block-size", type=_count, default=64, help="tokens in a block")
     parser.add_argument(
         "--policies", nargs="+", default=list(POLICIES), help='names, or name{"parameter": value}'
     )
-    parser.add_argument("--ingresses", type=int, default=1)
+    parser.add_argument("--ingresses", type=_count, default=1)
     parser.add_argument("--event-delay", type=float, default=0.0, help="seconds")
     parser.add_argument("--fail", nargs="+", default=[], help="3@60+20, clear@100")
     parser.add_argument("--scale", nargs="+", default=[], help="+2@100, -1@200")
-    parser.add_argument("--ttft-limit-ms", type=float, default=1000.0, help="for goodput")
-    parser.add_argument("--tpot-limit-ms", type=float, default=100.0, help="for goodput")
+    parser.add_argument("--ttft-limit-ms", type=_positive, default=1000.0, help="for goodput")
+    parser.add_argument("--tpot-limit-ms", type=_positive, default=100.0, help="for goodput")
     parser.add_argument("--json", action="store_true", help="one object a policy, nothing else")
     parser.add_argument("--report", type=Path, help="write a page with plots there")
 
 
 def run(options: argparse.Namespace) -> int:
     """Raises `ConfigurationError` for what cannot be replayed."""
+    if options.report:
+        check_report_extra()
     say: Say = partial(print, file=sys.stderr if options.json else sys.stdout, flush=True)
-    workload = _workload(options, say)
     plans = {text: _plan(options, text) for text in options.policies}
+    for plan in plans.values():
+        make_policy(plan.policy)
+    workload = _workload(options, say)
     limits = Limits(options.ttft_limit_ms, options.tpot_limit_ms)
-    results: dict[str, Figures] = {}
+    runs = {}
     for name, plan in plans.items():
-        results[name] = _replayed(name, plan, workload, limits, say)
+        runs[name] = _replayed(name, plan, workload, limits, say)
         if options.json:
-            print(json.dumps({"policy": name, **summary(results[name])}), flush=True)
-    if not options.json:
-        _show(options, workload, results, say)
+            print(json.dumps({"policy": name, **summary(runs[name].figures)}), flush=True)
+    if options.report or not options.json:
+        _conclude(options, workload, plans, runs, say)
     return 0
 
 
-def _show(
-    options: argparse.Namespace, workload: Workload, results: dict[str, Figures], say: Say
+def _conclude(
+    options: argparse.Namespace,
+    workload: Workload,
+    plans: Mapping[str, ReplayPlan],
+    runs: Mapping[str, PolicyRuns],
+    say: Say,
 ) -> None:
     pooled_blocks = options.replicas * options.blocks
     best = mean_bounds([bounds(run, pooled_blocks, options.block_size) for run in workload.runs])
+    results = {name: each.figures for name, each in runs.items()}
+    specs = {name: plan.policy for name, plan in plans.items()}
+    given = advice(results, specs, best)
+    yaml = yaml_lines(specs[given.policy])
     for line in ("", *policy_table(results, best), "", *label_table(results)):
         say(line)
+    for line in ("", *given.lines, "", *yaml):
+        say(line)
+    if options.report:
+        outcomes = {name: each.first for name, each in runs.items()}
+        page = html_report(
+            Results(workload.name, _settings(options), results, outcomes, best, given, yaml)
+        )
+        options.report.write_text(page, "utf-8")
+        say(f"\n{options.report}: written")
+
+
+def _settings(options: argparse.Namespace) -> tuple[tuple[str, str], ...]:
+    settings = (
+        ("replicas", str(options.replicas)),
+        ("blocks each", f"{options.blocks:,}"),
+        ("tokens in a block", str(options.block_size)),
+        ("speed", f"{options.speed:g}"),
+        ("ingresses", str(options.ingresses)),
+        ("event delay", f"{options.event_delay:g} s"),
+        ("failures", " ".join(options.fail)),
+        ("scaling", " ".join(options.scale)),
+        ("goodput within", f"{options.ttft_limit_ms:g} / {options.tpot_limit_ms:g} ms"),
+    )
+    return tuple((name, value) for name, value in settings if value)
 
 
 def _workload(options: argparse.Namespace, say: Say) -> Workload:
@@ -134,17 +183,20 @@ def _plan(options: argparse.Namespace, policy: str) -> ReplayPlan:
     )
 
 
-def _replayed(name: str, plan: ReplayPlan, workload: Workload, limits: Limits, say: Say) -> Figures:
-    found = []
+def _replayed(
+    name: str, plan: ReplayPlan, workload: Workload, limits: Limits, say: Say
+) -> PolicyRuns:
+    found, outcomes = [], []
     for number, requests in enumerate(workload.runs):
         started_s = time.perf_counter()
         progress = Progress(f"{name} {number + 1}/{len(workload.runs)}", len(requests))
         replayed = Simulation(plan, requests, progress).run()
         progress.close()
         found.append(figures(replayed, limits))
+        outcomes.append(replayed.outcomes)
         rate = len(requests) / (time.perf_counter() - started_s)
         say(f"{name}: {len(requests)} requests, {rate:,.0f} a second")
-    return mean_of(found)
+    return PolicyRuns(mean_of(found), outcomes[0])
 
 
 class Progress:
@@ -165,3 +217,15 @@ class Progress:
     def close(self) -> None:
         if self._is_shown:
             sys.stderr.write("\r\033[K")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError("a whole number from 1 on")
+    return int(text)
+
+
+def _positive(text: str) -> float:
+    if not 0 < (value := float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError("a number above 0")
+    return value

@@ -13,8 +13,8 @@ Floats = NDArray[np.float64]
 class Outcomes:
     """float64 and int64 [requests]; times in seconds, nan until they come.
 
-    `ttft_s` and `e2e_s` are counted from the arrival. `cached_tokens` is what the engine found in
-    its cache at the first admission, -1 before it.
+    `ttft_s` and `e2e_s` are counted from the arrival. `cached_tokens` are those of the prompt
+    that the engine took from its cache, -1 before the end.
     """
 
     def __init__(self, requests: Sequence[TraceRequest]) -> None:

@@ -123,7 +123,7 @@ class Simulation:
             attempt.ingress.tell(self._control.first_token, attempt.booking_id)
         for sequence in done.finished:
             attempt = self._attempts.pop(sequence)
-            self._outcomes.finished(attempt.number, now_s, sequence.cached_tokens or 0)
+            self._outcomes.finished(attempt.number, now_s, _reused_tokens(sequence))
             self._end(attempt)
 
     def _on_lost(self, replica: Replica, lost: Sequence[SimSequence]) -> None:
@@ -153,3 +153,9 @@ class Simulation:
         attempt.ingress.tell(self._control.settle, attempt.booking_id)
         self._ended += 1
         self._progress(self._ended)
+
+
+def _reused_tokens(sequence: SimSequence) -> int:
+    """As Dynamo's replay counts, and vLLM's metrics do: at most the prompt, and of a request that
+    was preempted also what it finds of its own."""
+    return min(sequence.most_cached_tokens, sequence.prompt_tokens - 1)

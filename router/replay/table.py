@@ -42,18 +42,19 @@ def policy_table(results: Mapping[str, Figures], bounds: Bounds) -> list[str]:
     ]
 
 
-def label_table(results: Mapping[str, Figures], most: int = 12) -> list[str]:
-    """One row a label and policy, the `most` frequent labels; none where there is one label."""
+def label_table(results: Mapping[str, Figures]) -> list[str]:
+    """One row a label and policy; none where there is one label only."""
     rows = [
         (label, name, str(found.requests), f"{found.reuse:.3f}", *_latencies(found))
-        for label in _frequent(results, most)
+        for label in frequent_labels(results)
         for name, each in results.items()
         if (found := each.by_label.get(label)) is not None
     ]
     return _aligned([("label", "policy", "requests", "reuse", *_LATENCIES), *rows]) if rows else []
 
 
-def _frequent(results: Mapping[str, Figures], most: int) -> list[str]:
+def frequent_labels(results: Mapping[str, Figures], most: int = 12) -> list[str]:
+    """The labels of most requests, in order of name."""
     first = next(iter(results.values()))
     counts = {label: found.requests for label, found in first.by_label.items()}
     return sorted(sorted(counts, key=lambda label: -counts[label])[:most])

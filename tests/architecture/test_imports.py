@@ -37,7 +37,8 @@ def test_unit_tests_import_no_ray() -> None:
 
 
 @pytest.mark.parametrize(
-    "package", ["router/core", "router/policies", "router/contexts", "replicas/sim"]
+    "package",
+    ["router/core", "router/policies", "router/contexts", "router/replay", "replicas/sim"],
 )
 def test_pure_package_reads_no_clock_and_draws_no_chance_of_its_own(package: str) -> None:
     """Time and randomness are arguments; `random.Random` may be named as a type."""

@@ -1,0 +1,125 @@
+"""What to deploy, what it gains, and whether it is worth it. Pure.
+
+Policies are compared with the best of those that do not look at caches. A gain counts where it is
+above what chance moves such figures by.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from router.core.errors import ConfigurationError
+from router.policies.registry import PolicySpec, make_policy
+from router.replay.bounds import Bounds
+from router.replay.figures import Figures, Latencies
+
+MIN_GAIN = 0.05
+"""Of mean TTFT: less is not worth a moving part."""
+LITTLE_REUSE = 0.05
+"""Of prompt tokens, with an infinite cache."""
+IN_TROUBLE = 0.01
+"""Share of requests that failed, above which no latency says much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """`policy` is the name with parameters as it was given; `lines` say why."""
+
+    policy: str
+    is_worth_it: bool
+    lines: tuple[str, ...]
+
+
+def advice(
+    results: Mapping[str, Figures], specs: Mapping[str, PolicySpec], bounds: Bounds
+) -> Advice:
+    """The best by mean TTFT among those within 2 % of the best goodput; a plain one where what a
+    cache-aware one gains is too little. `results` has at least one policy."""
+    plain = {name: each for name, each in results.items() if not _looks_at_cache(specs[name])}
+    best = _best(results)
+    if not plain:
+        return Advice(best, True, (f"{best} is the best of those that were tried.", *_UNCOMPARED))
+    rival = _best(plain)
+    if best == rival:
+        return Advice(best, False, (*_nothing_gained(best, bounds), *_trouble(results[best])))
+    ours, theirs = results[best].all, results[rival].all
+    gain = 1 - ours.mean_ttft_ms / theirs.mean_ttft_ms if theirs.mean_ttft_ms else 0.0
+    is_worth_it = gain >= MIN_GAIN
+    lines = (*_compared(best, ours, rival, theirs), *_verdict(gain, bounds, rival))
+    chosen = best if is_worth_it else rival
+    return Advice(chosen, is_worth_it, (*lines, *_trouble(results[chosen])))
+
+
+def yaml_lines(spec: PolicySpec) -> tuple[str, ...]:
+    """What to put under an application in Serve's config file."""
+    parameters = json.loads(spec.parameters)
+    given = [f"        {key}: {json.dumps(value)}" for key, value in parameters.items()]
+    return (
+        "deployments:",
+        "  - name: Ingress",
+        "    user_config:",
+        f"      policy: {spec.name}",
+        "      parameters:" if given else "      parameters: {}",
+        *given,
+    )
+
+
+_UNCOMPARED = ("Add least_loaded to --policies to learn whether looking at caches is worth it.",)
+
+
+def _looks_at_cache(spec: PolicySpec) -> bool:
+    try:
+        policy = make_policy(spec)
+    except ConfigurationError:
+        return False
+    return policy.needs_overlap or policy.history is not None or spec.name in _BY_KEY
+
+
+_BY_KEY = {"session_affinity", "prefix_hash"}
+
+
+def _best(results: Mapping[str, Figures]) -> str:
+    most = max(each.all.goodput_rps for each in results.values())
+    good = [name for name, each in results.items() if each.all.goodput_rps >= 0.98 * most]
+    return min(good, key=lambda name: results[name].all.mean_ttft_ms)
+
+
+def _compared(best: str, ours: Latencies, rival: str, theirs: Latencies) -> tuple[str, ...]:
+    return (
+        f"{best} against {rival}, the best that does not look at caches:"
+        f" mean TTFT {_change(ours.mean_ttft_ms, theirs.mean_ttft_ms)},"
+        f" p99 {_change(ours.p99_ttft_ms, theirs.p99_ttft_ms)},"
+        f" mean E2E {_change(ours.mean_e2e_ms, theirs.mean_e2e_ms)},"
+        f" reuse {ours.reuse:.3f} instead of {theirs.reuse:.3f}.",
+    )
+
+
+def _verdict(gain: float, bounds: Bounds, rival: str) -> tuple[str, ...]:
+    if gain >= MIN_GAIN:
+        return ("Worth it.",)
+    return (f"Not worth it: {rival} is simpler and as good.", *_little(bounds))
+
+
+def _nothing_gained(best: str, bounds: Bounds) -> tuple[str, ...]:
+    return (f"Not worth it: {best} is the best, and looks at no cache.", *_little(bounds))
+
+
+def _little(bounds: Bounds) -> tuple[str, ...]:
+    if bounds.infinite < LITTLE_REUSE:
+        return (f"This workload repeats only {bounds.infinite:.1%} of its tokens.",)
+    if bounds.pooled < bounds.infinite / 2:
+        return (
+            "The caches are too small for it: all as one would reuse"
+            f" {bounds.pooled:.3f}, an infinite one {bounds.infinite:.3f}.",
+        )
+    return ()
+
+
+def _trouble(figures: Figures) -> tuple[str, ...]:
+    if figures.all.error_rate <= IN_TROUBLE:
+        return ()
+    return (f"{figures.all.error_rate:.1%} of its requests failed: read latencies with care.",)
+
+
+def _change(ours: float, theirs: float) -> str:
+    return f"{ours / theirs - 1:+.0%}" if theirs else "unknown"
