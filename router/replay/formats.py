@@ -3,11 +3,11 @@
 A line that cannot be used is reported with its number and left out.
 """
 
+import datetime as dt
 import json
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from types import MappingProxyType
 
 import numpy as np
@@ -126,7 +126,7 @@ def _azure(line: str) -> list[TraceRow]:
     at, prompt, output = line.strip().split(",")
     if min(int(prompt), int(output)) < 1:
         raise ValueError("a length is below 1")
-    moment = datetime.fromisoformat(at[:26])
+    moment = dt.datetime.fromisoformat(at[:26])
     return [TraceRow(moment.timestamp(), int(prompt), int(output))]
 
 
