@@ -12,6 +12,7 @@ from router.replay.outcomes import Outcomes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 _COLOURS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#65a30d")
 _GREY = "#64748b"
@@ -23,7 +24,7 @@ def reuse_plot(results: Mapping[str, Figures], bounds: Bounds) -> str:
     def draw(axes: "Axes") -> None:
         names = list(results)
         bars = axes.barh(names, [results[name].all.reuse for name in names], color=_colours(names))
-        axes.bar_label(bars, fmt="%.3f", padding=3, fontsize=9)
+        axes.bar_label(bars, fmt=" %.3f", label_type="center", color="white", fontsize=9)
         axes.axvline(bounds.pooled, color=_GREY, linestyle="--", label="one pooled cache")
         axes.axvline(bounds.infinite, color=_GREY, linestyle=":", label="infinite cache")
         axes.set_xlim(0, max(bounds.infinite, bounds.pooled, 0.05) * 1.25)
@@ -48,6 +49,7 @@ def distribution_plot(outcomes: Mapping[str, Outcomes], seconds: str, label: str
                 chosen = np.unique(np.linspace(0, len(values) - 1, 400).astype(int))
                 axes.plot(values[chosen], shares[chosen], label=name, color=colour)
         axes.set_xscale("log")
+        _plain_numbers(axes.xaxis)
         axes.set_ylim(0, 1.02)
         axes.set_xlabel(label)
         axes.set_ylabel("share of requests")
@@ -64,6 +66,7 @@ def over_time_plot(outcomes: Mapping[str, Outcomes], buckets: int = 40) -> str:
             times, means = _by_time(outcomes[name], buckets)
             axes.plot(times, means, label=name, color=colour)
         axes.set_yscale("log")
+        _plain_numbers(axes.yaxis)
         axes.set_xlabel("time of arrival in s")
         axes.set_ylabel("mean TTFT in ms")
         axes.legend(fontsize=8)
@@ -90,6 +93,15 @@ def _completed(outcomes: Outcomes, seconds: str) -> "np.ndarray[tuple[int], np.d
 
 def _colours(names: Mapping[str, object] | Sequence[str]) -> list[str]:
     return [_COLOURS[place % len(_COLOURS)] for place in range(len(names))]
+
+
+def _plain_numbers(axis: "Axis") -> None:
+    """On a logarithmic scale: 20, 50, 100 in the place of powers of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _svg(draw: "Callable[[Axes], None]", height_in: float) -> str:
