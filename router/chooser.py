@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -21,6 +22,8 @@ from router.explanations import Record
 from router.joint_overlap import JointOverlap
 from router.policies.base import NO_DEPTHS, NO_KEYS, Facts, Reason, RoutingPolicy
 from router.policies.registry import PolicySpec, make_policy
+
+N = TypeVar("N", np.int32, np.uint64, np.float64)
 
 _GPU = int(Tier.GPU)
 
@@ -107,8 +110,7 @@ class Chooser:
         seat: _Seat,
         now: float,
     ) -> Facts:
-        tiers = overlap.tiers.take(slots, axis=1)
-        speculative = overlap.speculative.take(slots)
+        tiers, speculative = _columns(overlap.tiers, slots), _columns(overlap.speculative, slots)
         if not request.reads_cache:
             tiers, speculative = np.zeros_like(tiers), np.zeros_like(speculative)
         hashes = request.hashes if not request.chains else request.split_hashes()[0]
@@ -117,13 +119,13 @@ class Chooser:
             slots,
             tiers,
             speculative,
-            self._ledger.loads_at(now).take(slots, axis=1),
+            _columns(self._ledger.loads_at(now), slots).copy(),
             request.prompt_tokens,
             request.block_size,
             seat.turn,
             request.hints,
             hashes,
-            directory.keys.take(slots),
+            _columns(directory.keys, slots),
             history,
         )
 
@@ -132,6 +134,14 @@ def _sent(facts: Facts, slot: int) -> int | None:
     if not len(facts.history):
         return None
     return int(facts.history[facts.slots.searchsorted(slot)])
+
+
+def _columns(rows: NDArray[N], slots: NDArray[np.int64]) -> NDArray[N]:
+    """The slots' part of the last axis: a view where they are the first ones, as in most groups."""
+    count = len(slots)
+    if slots.item(count - 1) == count - 1:
+        return rows[..., :count]
+    return rows.take(slots, axis=-1)
 
 
 def _decision(

@@ -41,6 +41,10 @@ class PrefixIndex(Protocol):
         self, booking_id: BookingId, slot: Slot, hashes: Hashes, expires_at: float
     ) -> object: ...
 
+    def expect(
+        self, booking_id: BookingId, slot: Slot, missing: Hashes, expires_at: float
+    ) -> object: ...
+
     def retract(self, booking_id: BookingId) -> object: ...
 
     def sweep(self, now: float) -> object: ...
@@ -206,7 +210,7 @@ class Selector:
         missing = _missing(request, decision)
         if len(missing):
             expires_at = now + self._speculative_ttl_s
-            self._index.speculate(request.booking_id, slot, missing, expires_at)
+            self._index.expect(request.booking_id, slot, missing, expires_at)
         self._decisions[request.booking_id] = decision
         if len(self._decisions) > self._max_decisions:
             self._decisions.popitem(last=False)

@@ -99,9 +99,16 @@ class BlockIndex:
         From the first one that its GPU lacks at this moment: an engine computes that and all after
         it. `hashes` may leave out leading blocks that it holds. Events that store the next expected
         blocks end the expectation of them: should they be evicted before the booking ends, they are
-        gone. A booking that speculates again gives up its earlier entries. O(1) but for a copy.
+        gone. A booking that speculates again gives up its earlier entries. O(segments).
         """
         self._speculation.add(booking_id, slot, hashes, expires_at)
+
+    def expect(self, booking_id: BookingId, slot: Slot, missing: Hashes, expires_at: float) -> None:
+        """As `speculate`, for who has just looked the prompt up: O(1) but for a copy.
+
+        `missing` begins with the first block of the prompt that the replica's GPU lacks.
+        """
+        self._speculation.add_missing(booking_id, slot, missing, expires_at)
 
     def retract(self, booking_id: BookingId) -> None:
         """Ends a booking's speculative entries and no other's. Idempotent."""

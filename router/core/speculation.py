@@ -40,15 +40,20 @@ class Speculation:
         An engine computes everything after the first block that it lacks. A booking that comes
         again gives up what it expected before; past the bound, `refused` counts it.
         """
+        self.add_missing(booking_id, slot, hashes[self._held(slot, hashes) :], expires_at)
+
+    def add_missing(
+        self, booking_id: BookingId, slot: Slot, hashes: Hashes, expires_at: float
+    ) -> None:
+        """As `add`, for hashes of which the replica's GPU lacks the first, if there are any."""
         self.retract(booking_id)
-        start = self._held(slot, hashes)
-        if start == len(hashes):
+        if not len(hashes):
             return
         if len(self._by_booking) >= self._max_bookings:
             self.refused += 1
             return
         # A copy, because the hashes often are a small part of a large message.
-        expectation = Expectation(booking_id, slot, hashes[start:].copy(), 0)
+        expectation = Expectation(booking_id, slot, hashes.copy(), 0)
         self._by_booking[booking_id] = expectation
         self._by_slot.setdefault(slot, {})[booking_id] = expectation
         self._lapses.add(booking_id, expires_at)

@@ -1,9 +1,8 @@
 """From waiting requests to one packed flight, and the actor's clock read off its answers. Pure."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from router.core.types import BookingId, ReplicaId, Tenant
+from router.core.types import BookingId, ReplicaId, Tenant, Value
 from router.policies.base import NO_HINTS, Hints
 from router.policies.registry import PolicySpec
 from router.serve.caller_bookings import Notes
@@ -20,8 +19,7 @@ from router.serve.wire import (
 NEVER = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingRequest:
+class RoutingRequest(Value, frozen=True):
     """A prompt that wants a replica.
 
     `hashes` are those of its full blocks, packed little-endian u64. `candidates`: the replicas to
@@ -42,8 +40,7 @@ class RoutingRequest:
     chains: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Booked:
+class Booked(Value, frozen=True):
     """A routing request under the id that its booking will have."""
 
     booking_id: BookingId

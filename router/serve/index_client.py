@@ -6,10 +6,12 @@ the books of its own requests, so that neither a late answer nor a restart leave
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from random import Random
 
-from router.core.types import BookingId, ReplicaId
+from msgspec.structs import replace
+
+from router.core.types import BookingId, ReplicaId, Value
 from router.decision import LoadBlock
 from router.serve.caller_bookings import CallerBookings, LiveBooking
 from router.serve.coalescing import Cause
@@ -26,8 +28,7 @@ _CAUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Value, frozen=True):
     """Where a request goes: `ranked` best first, empty where no replica is known to this process.
 
     Blocks are counted from the prompt's start: `overlap_blocks` confirmed, `speculative_blocks`
@@ -189,12 +190,12 @@ def _cold(request: RoutingRequest, replica_id: ReplicaId) -> LiveBooking:
 def _route(booking_id: BookingId, answer: Answer) -> Route:
     return Route(
         booking_id,
-        tuple(map(ReplicaId, answer.ranked)),
+        answer.ranked,
         answer.reason,
         answer.overlap_blocks,
         answer.speculative_blocks,
         answer.forecast_blocks,
-        tuple(LoadBlock(*block) for block in answer.load_blocks),
+        tuple([LoadBlock(*block) for block in answer.load_blocks]),
         chain_overlaps=answer.chain_overlaps,
         decided_seq=answer.decided_seq,
     )

@@ -211,7 +211,7 @@ def _fail(batch: IndexBatch, cause: Cause) -> None:
 def _live_booking(booked: Booked, answer: Answer) -> LiveBooking:
     request = booked.request
     return LiveBooking(
-        ReplicaId(answer.ranked[0]),
+        answer.ranked[0],
         request.tenant,
         request.prompt_tokens,
         answer.uncached_tokens,

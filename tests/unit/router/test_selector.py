@@ -66,6 +66,8 @@ class NaiveIndex:
     ) -> None:
         self.promised[booking_id] = (slot, set(hashes.tolist()), expires_at)
 
+    expect = speculate
+
     def retract(self, booking_id: BookingId) -> None:
         self.promised.pop(booking_id, None)
 
