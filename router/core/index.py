@@ -153,7 +153,12 @@ class BlockIndex:
 
     def snapshot(self, replica_id: ReplicaId, chunk_blocks: int = 1024) -> Iterator[SnapshotChunk]:
         """All that is known of a registered replica, for another index to load. O(max_blocks)."""
-        return self._reports.snapshot(replica_id, chunk_blocks)
+        return self._reports.snapshots([replica_id], chunk_blocks)
+
+    def snapshots(self, chunk_blocks: int = 1024) -> Iterator[SnapshotChunk]:
+        """As `snapshot` for all replicas, one after the other. O(max_blocks) once, then O(what is
+        held). The index is not to change meanwhile."""
+        return self._reports.snapshots(list(self._streams.by_replica), chunk_blocks)
 
     def stats(self) -> IndexStats:
         chains, streams = self._chains, self._streams

@@ -1,11 +1,11 @@
 """What people and successors ask the block index: sizes, explanations, copies. Reads only."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from router.core.block_table import OFFSET_BITS, Hashes
+from router.core.block_table import OFFSET_BITS, Hashes, Places
 from router.core.chain_map import ChainMap, runs_of
 from router.core.events import NO_PARENT, SnapshotChunk, StoredRun
 from router.core.streams import Stream, Streams
@@ -81,34 +81,58 @@ class IndexReports:
             for replica_id, stream in self._streams.by_replica.items()
         }
 
-    def snapshot(self, replica_id: ReplicaId, chunk_blocks: int) -> Iterator[SnapshotChunk]:
-        """All that is known of a registered replica, as of its last applied batch.
+    def snapshots(
+        self, replica_ids: Sequence[ReplicaId], chunk_blocks: int
+    ) -> Iterator[SnapshotChunk]:
+        """All that is known of each registered replica, as of its last applied batch.
 
-        The blocks are read when the iteration starts, in O(lanes); the chunks are cut from them.
+        All blocks are read and sorted once, when the iteration starts, in O(lanes + blocks · log
+        blocks); a replica then costs its own segments. A replica's chunks are cut when its turn
+        comes: for several of them nothing may change meanwhile.
         """
-        stream = self._streams.by_replica[replica_id]
-        runs = list(self._runs(stream, chunk_blocks))
-        head = replica_id, stream.incarnation, stream.next_seq - 1
-        if not runs:
-            yield SnapshotChunk(*head, 0, True)
-        for index, part in enumerate(packed := list(_packed(runs, chunk_blocks))):
-            yield SnapshotChunk(*head, index, index == len(packed) - 1, tuple(part))
+        lanes = self._chains.table.window(0, self._chains.table.total_lanes)
+        lanes = lanes[self._chains.table.places[lanes].argsort()]
+        places, hashes = self._chains.table.places[lanes], self._chains.table.keys_at(lanes)
+        for replica_id in replica_ids:
+            stream = self._streams.by_replica[replica_id]
+            runs = list(self._runs(stream, places, hashes, chunk_blocks))
+            yield from _chunks(replica_id, stream, runs, chunk_blocks)
 
-    def _runs(self, stream: Stream, longest: int) -> Iterator[StoredRun]:
-        table, fields, sets = self._chains.table, self._chains.segments, self._chains.sets
+    def _runs(
+        self, stream: Stream, places: Places, hashes: Hashes, longest: int
+    ) -> Iterator[StoredRun]:
+        """What the replica holds of all blocks, given in the order of their places."""
+        fields, sets = self._chains.segments, self._chains.sets
         holds = np.zeros(len(sets.blocks), bool)
         holds[sets.numbers_of(stream.slot)] = True
-        lanes = table.window(0, table.total_lanes)
-        lanes = lanes[holds[fields.holders_array[table.places[lanes] >> OFFSET_BITS]]]
-        lanes = lanes[table.places[lanes].argsort()]
-        places, hashes = table.places[lanes], table.keys_at(lanes)
-        for start, stop in runs_of(places):
-            holders = fields.holders[places[start] >> OFFSET_BITS]
+        held = fields.live()
+        held = held[holds[fields.holders_array[held]]]
+        firsts = places.searchsorted(held << OFFSET_BITS).tolist()
+        ends = places.searchsorted((held + 1) << OFFSET_BITS).tolist()
+        for segment, first, end in zip(held.tolist(), firsts, ends, strict=True):
+            holders = fields.holders[segment]
             tiers = [tier for tier in Tier if sets.holds(holders, stream.slot, tier)]
-            for at in range(start, stop, longest):
-                parent = int(hashes[at - 1]) if at > start else NO_PARENT
-                for tier in tiers:
-                    yield StoredRun(tier, parent, hashes[at : min(at + longest, stop)])
+            for start, stop in runs_of(places[first:end]):
+                run = hashes[first + start : first + stop]
+                yield from _cut(run, tiers, longest)
+
+
+def _cut(hashes: Hashes, tiers: Sequence[Tier], longest: int) -> Iterator[StoredRun]:
+    """Consecutive blocks that lie on all of `tiers`, as runs of at most `longest` blocks."""
+    for at in range(0, len(hashes), longest):
+        parent = int(hashes[at - 1]) if at else NO_PARENT
+        for tier in tiers:
+            yield StoredRun(tier, parent, hashes[at : at + longest])
+
+
+def _chunks(
+    replica_id: ReplicaId, stream: Stream, runs: list[StoredRun], chunk_blocks: int
+) -> Iterator[SnapshotChunk]:
+    """At least one."""
+    head = replica_id, stream.incarnation, stream.next_seq - 1
+    parts = list(_packed(runs, chunk_blocks)) or [[]]
+    for index, part in enumerate(parts):
+        yield SnapshotChunk(*head, index, index == len(parts) - 1, tuple(part))
 
 
 def _packed(runs: list[StoredRun], chunk_blocks: int) -> Iterator[list[StoredRun]]:

@@ -1,7 +1,6 @@
 """How much of a prompt each replica holds, from the pieces of its chain."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +8,7 @@ from numpy.typing import NDArray
 from router.core.chain_map import ChainMap, Piece
 from router.core.holder_sets import unpack
 from router.core.segments import MAX_SEGMENT_BLOCKS
-from router.core.types import Tier
+from router.core.types import Tier, Value
 
 Depths = NDArray[np.int32]
 
@@ -22,7 +21,7 @@ _COUNTED_AT_ONCE = 255
 """Pieces whose bits can be added up in one byte."""
 
 
-class Overlap(NamedTuple):
+class Overlap(Value, frozen=True, eq=False):
     """Leading blocks of one prompt by slot. The arrays are not to be written.
 
     `tiers`, int32 [3, max_replicas]: row t counts the leading blocks that are each held at tier t

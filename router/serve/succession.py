@@ -37,9 +37,8 @@ def pages(index: BlockIndex, ledger: LoadLedger, leases: ReplicaLeases) -> Itera
     announced = _announcements(ledger, names)
     while part := list(islice(announced, _PAGE_BOOKINGS)):
         yield encode(Page([], part, b""))
-    for replica_id in names.values():
-        for chunk in index.snapshot(replica_id, MAX_BATCH_BLOCKS):
-            yield encode(Page([], [], chunk.pack()))
+    for chunk in index.snapshots(MAX_BATCH_BLOCKS):
+        yield encode(Page([], [], chunk.pack()))
 
 
 def take_over(page: bytes, events: EventDesk, flights: FlightDesk, now: float) -> None:
