@@ -1,6 +1,6 @@
 """What the selector is asked and what it answers. Values only; pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import accumulate
 
@@ -101,7 +101,8 @@ Outcome = Decision | Rejection
 
 @dataclass(frozen=True, slots=True)
 class CandidateView:
-    """One candidate as the policy saw it: cost in the policy's unit, overlaps in blocks."""
+    """One candidate as the policy saw it: overlaps in blocks, cost and what it is made of in the
+    policy's unit; no `terms` where a policy cannot tell."""
 
     replica_id: ReplicaId
     cost: float
@@ -110,6 +111,7 @@ class CandidateView:
     prefill_tokens: int
     decode_blocks: int
     requests: int
+    terms: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from router.candidates import Directory
 from router.core.load_totals import Load
 from router.core.types import BookingId, Tenant, Tier, Value
 from router.decision import CandidateView, Decision, Explanation
-from router.policies.base import Choice, Facts
-from router.policies.registry import PolicySpec
+from router.policies.base import Choice, Facts, Floats, Itemised
+from router.policies.registry import PolicySpec, make_policy
 
 
 class Record(Value, frozen=True, eq=False):
@@ -22,11 +22,13 @@ class Record(Value, frozen=True, eq=False):
 
     def explanation(self) -> Explanation:
         """O(candidates · log candidates)."""
-        views = [self._view(position) for position in range(len(self.facts.slots))]
+        policy = make_policy(self.policy)
+        terms = policy.terms(self.facts) if isinstance(policy, Itemised) else {}
+        views = [self._view(position, terms) for position in range(len(self.facts.slots))]
         views.sort(key=lambda view: view.cost)
         return Explanation(self.decision, self.tenant, self.policy, tuple(views))
 
-    def _view(self, position: int) -> CandidateView:
+    def _view(self, position: int, terms: dict[str, Floats]) -> CandidateView:
         facts = self.facts
         return CandidateView(
             replica_id=self.directory.names[int(facts.slots[position])],
@@ -36,6 +38,7 @@ class Record(Value, frozen=True, eq=False):
             prefill_tokens=int(facts.loads[Load.PREFILL_TOKENS, position]),
             decode_blocks=int(facts.loads[Load.DECODE_BLOCKS, position]),
             requests=int(facts.loads[Load.REQUESTS, position]),
+            terms={name: float(part[position]) for name, part in terms.items()},
         )
 
 

@@ -6,7 +6,7 @@ and chance with the generator.
 
 from enum import StrEnum
 from random import Random
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,7 @@ class Hints(Value, frozen=True):
 NO_HINTS = Hints()
 NO_KEYS = np.empty(0, np.uint64)
 NO_DEPTHS = np.empty(0, np.int32)
+NO_FIGURES: Floats = np.empty(0)
 
 
 class Facts(Value, frozen=True, eq=False):
@@ -82,6 +83,9 @@ class Facts(Value, frozen=True, eq=False):
     several. `replica_keys` uint64 [n]: a digest of each candidate's name, the same everywhere and
     always. `history` int32 [n]: leading blocks that each was sent lately, for a policy that asks
     for it; else empty.
+
+    `rates` float64 [4, n], by `Rate`: how fast each has been observed to compute. `room_tokens`
+    [n]: what its cache can take beside what is booked there. Empty where nothing is known.
     """
 
     slots: NDArray[np.int64]
@@ -95,6 +99,8 @@ class Facts(Value, frozen=True, eq=False):
     hashes: NDArray[np.uint64] = NO_KEYS
     replica_keys: NDArray[np.uint64] = NO_KEYS
     history: NDArray[np.int32] = NO_DEPTHS
+    rates: Floats = NO_FIGURES
+    room_tokens: Floats = NO_FIGURES
 
     @property
     def prefill_tokens(self) -> Floats:
@@ -147,6 +153,15 @@ class RoutingPolicy(Protocol):
 
     def choose(self, facts: Facts, rng: Random) -> Choice:
         """Equal facts and an equal generator give an equal choice. O(n log n)."""
+        ...
+
+
+@runtime_checkable
+class Itemised(Protocol):
+    """A policy that can say what its costs are made of."""
+
+    def terms(self, facts: Facts) -> dict[str, Floats]:
+        """By name [n] each, in the unit of its costs."""
         ...
 
 

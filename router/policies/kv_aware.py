@@ -5,34 +5,39 @@ replica. A block is worth the time that it saves, and load the time that it cost
 """
 
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from router.core.load_totals import Load
 from router.core.types import Tier
 from router.policies.base import Choice, Facts, Floats, Parameters, Reason, rank
 
-_GPU, _STORAGE = int(Tier.GPU), int(Tier.STORAGE)
+_STORAGE = int(Tier.STORAGE)
 """Numpy takes half as long for an index that is no enum."""
+
+_UNDER_WAY = np.array(0.3)
+"""Share of a booked prefill that is done by the time somebody comes to wait for its blocks."""
 
 
 class KvAwareParameters(Parameters):
     """Prices and thresholds; see `KvAware` for the cost that they form.
 
     `prefill_ms_per_token`, `prefill_base_ms`: a prefill of n tokens takes `base + n · per_token`.
-    `queue_weight`: milliseconds that one millisecond of waiting counts. Above 1 because a queue
-    grows by those that come before this request's turn, too, which is what the slowest feel.
-    `overlap_weight`: milliseconds that one millisecond of own prefill counts. Above 1 because a
-    block computed once more also evicts one that another request would have found.
+    `decode_ms_per_block`: what each KV block of the requests there adds to a step of the engine.
+    These three are what is believed until replicas have been observed.
+    `queue_weight`: worth of one token of waiting. Above 1 because a queue grows by those that come
+    before this request's turn, too.
+    `overlap_weight`: worth of one token of own prefill. Above 1 because a block computed once more
+    also evicts one that another request would have found.
     `interference_weight`: share of the own prefill by which it delays each request that is there.
-    `decode_ms_per_block`: delay per KV block of the requests there.
-    `recent_weight`: share of the tokens computed there lately that counts like waiting ones. It
-    spreads over time what would fill one cache while others stand empty.
+    `recent_weight`: worth of one token computed there lately. Who was sent a conversation will be
+    sent its next turns, so this spreads over time what load shows only for a moment.
+    `patience_tokens`: the fewer, the more one long time to first token weighs against many short
+    ones; that of so many tokens of prefill counts once more.
+    `shortage_weight`: tokens of waiting that one token counts for which the cache has no room.
     `cpu_block_cost`, `storage_block_cost`: getting a block from that tier, as a share of computing.
-    `speculative_weight`: worth of a block on its way there, as a share of one that is there.
     `min_overlap_blocks`: overlap below it counts as none.
     `min_prompt_blocks`: prompts with fewer full blocks are placed by load alone.
     `tie_tolerance_ms`: costs closer than that are equal, and chance decides.
@@ -41,19 +46,20 @@ class KvAwareParameters(Parameters):
     """
 
     prefill_ms_per_token: float = Field(0.0152, gt=0)
-    prefill_base_ms: float = Field(16.0, ge=0)
-    queue_weight: float = Field(2.0, ge=0)
-    overlap_weight: float = Field(3.0, ge=0)
-    interference_weight: float = Field(1.0, ge=0)
-    decode_ms_per_block: float = Field(0.05, ge=0)
-    recent_weight: float = Field(0.02, ge=0)
+    prefill_base_ms: float = Field(12.0, ge=0)
+    decode_ms_per_block: float = Field(0.03, ge=0)
+    queue_weight: float = Field(14.0, ge=1)
+    overlap_weight: float = Field(2.5, ge=0)
+    interference_weight: float = Field(1.7, ge=0)
+    recent_weight: float = Field(0.19, ge=0)
+    patience_tokens: float = Field(1000.0, gt=0)
+    shortage_weight: float = Field(2.0, ge=0)
     cpu_block_cost: float = Field(0.25, ge=0, le=1)
     storage_block_cost: float = Field(0.5, ge=0, le=1)
-    speculative_weight: float = Field(0.9, ge=0, le=1)
     min_overlap_blocks: int = Field(1, ge=1)
     min_prompt_blocks: int = Field(1, ge=0)
     tie_tolerance_ms: float = Field(0.1, gt=0)
-    max_load_ratio: float = Field(2.0, ge=1)
+    max_load_ratio: float = Field(4.0, ge=1)
 
     @model_validator(mode="after")
     def _slower_tier_is_dearer(self) -> "KvAwareParameters":
@@ -63,17 +69,20 @@ class KvAwareParameters(Parameters):
 
 
 class KvAware:
-    """Costs are expected milliseconds, per candidate:
+    """Costs are expected milliseconds: the replica's own per token of prefill, times the tokens
 
-        booked prefill · queue_weight                         waiting for what is booked there
-      + own prefill · overlap_weight                          computing what is not held there
-      + own prefill · interference_weight · requests there    delaying the others
-      + decode blocks there · decode_ms_per_block             being delayed by the others
-      + recent prefill · recent_weight                        writing over what others reuse
+        waiting + (queue_weight - 1) · (waiting beyond what is reused)   for what is booked there
+      + own prefill · overlap_weight                      computing what is not held there
+      + own prefill · requests · interference_weight      delaying the requests there
+      + recent · recent_weight                            what was sent there will come back
+      + first token² / patience_tokens                    nobody is to wait for very long
 
-    where own prefill is the time for the prompt's tokens less the reused ones, booked and recent
-    prefill that for the tokens booked and computed there lately. A candidate over
-    `max_load_ratio` carries the dearest candidate's cost and 1 ms on top of its own.
+    where *waiting* are the tokens booked there, and `shortage_weight` times those for which the
+    cache lacks room; *own prefill* is the prompt less what is reused there, and the base; *first
+    token* is the waiting, the own prefill and one step of the requests there. Waiting up to what
+    is reused counts once only, and less until the first token, because it may be for the reused
+    blocks themselves. A candidate over `max_load_ratio` carries the dearest candidate's cost and
+    1 ms on top of its own.
     """
 
     name: ClassVar[str] = "kv_aware"
@@ -86,9 +95,17 @@ class KvAware:
         cpu, storage = parameters.cpu_block_cost, parameters.storage_block_cost
         # Rows are nested depths, so each weighs what its blocks gain over the next slower tier.
         self._tier_gains = np.array([cpu, storage - cpu, 1 - storage])
-        self._prices = _prices(parameters)
-        # As an array without dimensions it saves numpy the conversion of the number.
+        self._base_tokens = parameters.prefill_base_ms / parameters.prefill_ms_per_token
+        # As arrays without dimensions they save numpy the conversion of the number.
+        self._prior = (
+            np.array(parameters.prefill_ms_per_token),
+            np.array(parameters.decode_ms_per_block / parameters.prefill_ms_per_token),
+        )
+        self._beyond_weight = np.array(parameters.queue_weight - 1)
         self._overlap_weight = np.array(parameters.overlap_weight)
+        self._interference_weight = np.array(parameters.interference_weight)
+        self._recent_weight = np.array(parameters.recent_weight)
+        self._per_patience = np.array(1 / parameters.patience_tokens)
 
     def choose(self, facts: Facts, rng: Random) -> Choice:
         reused = self._reused_blocks(facts)
@@ -98,21 +115,24 @@ class KvAware:
         reason = self._reason(facts, reused, int(order[0]))
         return Choice(facts.slots.take(order), costs, reason)
 
+    def terms(self, facts: Facts) -> dict[str, Floats]:
+        """What the costs are made of, by name: milliseconds [n] each, without the surcharge."""
+        per_token, _ = self._rates(facts)
+        parts = self._parts(facts, self._reused_blocks(facts))._asdict()
+        shape = facts.slots.shape
+        return {name: np.broadcast_to(per_token * part, shape) for name, part in parts.items()}
+
     def _reused_blocks(self, facts: Facts) -> Floats | None:
         """What each candidate saves, in computed blocks [n]; None where that is to be ignored."""
         parameters = self._parameters
         if facts.prompt_blocks < parameters.min_prompt_blocks:
             return None
-        held, stored = facts.tiers[_GPU], facts.tiers[_STORAGE]
-        on_its_way = facts.speculative - held
-        most = _largest(stored)
-        if is_any_on_its_way := _largest(on_its_way) > 0:
-            most = max(most, _largest(facts.speculative))
+        stored = facts.tiers[_STORAGE]
+        most = max(_largest(stored), _largest(facts.speculative))
         if most < parameters.min_overlap_blocks:
             return None
         reused: Floats = self._tier_gains.dot(facts.tiers)
-        if is_any_on_its_way:
-            np.maximum(reused, held + parameters.speculative_weight * on_its_way, out=reused)
+        np.maximum(reused, facts.speculative, out=reused)
         if parameters.min_overlap_blocks > 1:
             known = np.maximum(facts.speculative, stored)
             reused[known < parameters.min_overlap_blocks] = 0
@@ -121,18 +141,50 @@ class KvAware:
         return reused
 
     def _costs(self, facts: Facts, reused: Floats | None) -> Floats:
-        parameters = self._parameters
-        per_token = parameters.prefill_ms_per_token
-        own: Floats | float = parameters.prefill_base_ms + per_token * facts.prompt_tokens
-        if reused is not None:
-            own = own - (per_token * facts.block_size) * reused
-        priced = self._prices.dot(facts.loads)
-        costs: Floats = priced[0]
-        own_weights = priced[1]
-        own_weights += self._overlap_weight
-        own_weights *= own
-        costs += own_weights
+        waiting, own_prefill, others_delay, recent, patience = self._parts(facts, reused)
+        costs = waiting + own_prefill
+        costs += others_delay
+        costs += recent
+        costs += patience
+        costs *= self._rates(facts)[0]
         return costs
+
+    def _parts(self, facts: Facts, reused: Floats | None) -> "_Parts":
+        waiting, decode_blocks, requests, recent = facts.loads
+        own: Floats | float = facts.prompt_tokens + self._base_tokens
+        saved: Floats | float = 0.0
+        if reused is not None:
+            saved = reused * facts.block_size
+            own = own - saved
+        if len(facts.room_tokens):
+            lacking = np.maximum(own - facts.room_tokens, 0.0)
+            waiting = waiting + self._parameters.shortage_weight * lacking
+        shared = np.minimum(waiting, saved)
+        first_token = decode_blocks * self._rates(facts)[1]
+        first_token += waiting
+        first_token += own
+        first_token -= shared * _UNDER_WAY
+        beyond = waiting - shared
+        beyond *= self._beyond_weight
+        beyond += waiting
+        first_token *= first_token
+        first_token *= self._per_patience
+        return _Parts(
+            beyond,
+            own * self._overlap_weight,
+            requests * self._interference_weight * own,
+            recent * self._recent_weight,
+            first_token,
+        )
+
+    def _rates(self, facts: Facts) -> "tuple[Floats, Floats]":
+        """Milliseconds per token of prefill, and the tokens that a block's step is worth."""
+        if not len(facts.rates):
+            return self._prior
+        prefill, prefill_prior, decode, decode_prior = facts.rates
+        per_token = prefill + prefill_prior * self._prior[0]
+        per_block = decode + decode_prior * self._parameters.decode_ms_per_block
+        return per_token, per_block / per_token
 
     def _surcharge_overloaded(self, requests: Floats, costs: Floats) -> None:
         """Bounded loads (Mirrokni et al. 2018); with one request each, nobody is over the bound."""
@@ -154,16 +206,14 @@ class KvAware:
         return Reason.OVERLAP_OUTWEIGHED
 
 
-def _prices(parameters: KvAwareParameters) -> Floats:
-    """By row of the loads [2, 4]: what a unit costs by itself, and what it adds to the own
-    prefill's weight."""
-    per_token = parameters.prefill_ms_per_token
-    prices = np.zeros((2, len(Load)))
-    prices[0, Load.PREFILL_TOKENS] = per_token * parameters.queue_weight
-    prices[0, Load.DECODE_BLOCKS] = parameters.decode_ms_per_block
-    prices[0, Load.RECENT_TOKENS] = per_token * parameters.recent_weight
-    prices[1, Load.REQUESTS] = parameters.interference_weight
-    return prices
+class _Parts(NamedTuple):
+    """The terms of the cost, in tokens: [n] each, or one for all."""
+
+    waiting: Floats
+    own_prefill: Floats
+    others_delay: Floats
+    recent: Floats
+    patience: Floats
 
 
 def _largest(values: Floats | NDArray[np.int32]) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from router.core.errors import ConfigurationError
 from router.policies.base import Choice, Facts, Reason
@@ -51,20 +52,90 @@ def chosen(given: Facts, **parameters: float) -> int:
     return int(choose(given, **parameters).ranked[0])
 
 
-def test_costs_are_the_documented_milliseconds() -> None:
-    choice = choose(
-        facts(gpu=[40], prefill_tokens=[500], decode_blocks=[300], requests=[2]),
-        prefill_ms_per_token=0.1,
-        prefill_base_ms=5.0,
-        queue_weight=1.5,
-        overlap_weight=3.0,
-        interference_weight=0.5,
-        decode_ms_per_block=0.2,
+PRICES = {
+    "prefill_ms_per_token": 0.1,
+    "prefill_base_ms": 5.0,
+    "decode_ms_per_block": 0.2,
+    "queue_weight": 4.0,
+    "overlap_weight": 3.0,
+    "interference_weight": 0.5,
+    "recent_weight": 0.25,
+    "patience_tokens": 2000.0,
+}
+
+
+def loaded() -> Facts:
+    """One candidate that holds 40 of 100 blocks, with more waiting than that."""
+    return facts(
+        gpu=[40],
+        prefill_tokens=[900],
+        decode_blocks=[300],
+        requests=[2],
+        recent_tokens=[4000],
     )
-    own_ms = 5.0 + 0.1 * 60 * BLOCK_SIZE
-    assert choice.costs[0] == pytest.approx(
-        1.5 * 500 * 0.1 + own_ms * 3.0 + own_ms * 0.5 * 2 + 300 * 0.2
+
+
+def test_costs_are_the_documented_terms_in_milliseconds() -> None:
+    own = 50 + 60 * BLOCK_SIZE
+    first_token = 900 + own + 300 * 2 - 0.3 * 40 * BLOCK_SIZE
+    terms = KvAware(KvAwareParameters.model_validate(PRICES)).terms(loaded())
+    assert {name: part.tolist() for name, part in terms.items()} == {
+        "waiting": pytest.approx([0.1 * (900 + 3 * (900 - 40 * BLOCK_SIZE))]),
+        "own_prefill": pytest.approx([0.1 * own * 3]),
+        "others_delay": pytest.approx([0.1 * own * 2 * 0.5]),
+        "recent": pytest.approx([0.1 * 4000 * 0.25]),
+        "patience": pytest.approx([0.1 * first_token**2 / 2000]),
+    }
+
+
+def test_the_terms_add_up_to_the_cost() -> None:
+    policy = KvAware(KvAwareParameters.model_validate(PRICES))
+    for given_facts in (loaded(), facts(gpu=[0, 0], requests=[1, 3])):
+        costs = policy.choose(given_facts, Random(0)).costs
+        assert sum(policy.terms(given_facts).values()).tolist() == pytest.approx(costs.tolist())
+
+
+def test_siblings_wait_for_their_prefix_instead_of_having_it_computed_again() -> None:
+    """Candidate 0 is about to compute 590 of the prompt's 600 blocks, the other is idle."""
+    on_its_way = facts(
+        gpu=[0, 0],
+        speculative=[590, 0],
+        prefill_tokens=[600 * BLOCK_SIZE, 0],
+        decode_blocks=[600, 0],
+        requests=[1, 0],
+        recent_tokens=[600 * BLOCK_SIZE, 0],
+        prompt_tokens=600 * BLOCK_SIZE,
     )
+    assert chosen(on_its_way) == 0
+    strangers = replace(on_its_way, speculative=np.zeros(2, np.int32))
+    assert chosen(strangers) == 1
+
+
+def test_a_long_wait_is_dearer_than_the_same_tokens_in_short_ones() -> None:
+    costs = choose(facts(gpu=[0, 0, 0], prefill_tokens=[0, 20_000, 40_000])).costs
+    assert costs[2] - costs[1] > 1.5 * (costs[1] - costs[0])
+    costs = choose(
+        facts(gpu=[0, 0, 0], prefill_tokens=[0, 20_000, 40_000]), patience_tokens=1e12
+    ).costs
+    assert costs[2] - costs[1] == pytest.approx(costs[1] - costs[0])
+
+
+def test_a_cache_without_room_for_the_prompt_counts_as_a_wait() -> None:
+    full = replace(facts(gpu=[0, 0]), room_tokens=np.array([0.0, 1e9]))
+    assert chosen(full) == 1
+    assert chosen(replace(full, room_tokens=np.array([1e9, 0.0]))) == 0
+    held = replace(facts(gpu=[100, 0]), room_tokens=np.array([200.0, 1e9]))
+    assert chosen(held) == 0
+
+
+def test_observed_rates_take_the_place_of_the_configured_ones() -> None:
+    """Candidate 0 computes four times as slowly; a half of what is known of 1 is the prior."""
+    given_facts = facts(gpu=[0, 0], prefill_tokens=[500, 500])
+    rates = np.array([[0.4, 0.05], [0.0, 0.5], [0.2, 0.2], [0.0, 0.0]])
+    costs = choose(replace(given_facts, rates=rates), **PRICES).costs
+    slow = choose(given_facts, **PRICES | {"prefill_ms_per_token": 0.4, "prefill_base_ms": 20.0})
+    assert costs[0] == pytest.approx(slow.costs[0])
+    assert costs[1] == pytest.approx(choose(given_facts, **PRICES).costs[1])
 
 
 def test_the_longest_overlap_wins_among_equally_loaded() -> None:
@@ -90,7 +161,7 @@ def test_long_running_output_counts_even_without_waiting_prefill() -> None:
 
 def test_tokens_computed_there_lately_decide_between_otherwise_equal_replicas() -> None:
     assert chosen(facts(gpu=[0, 0], recent_tokens=[50_000, 0])) == 1
-    assert chosen(facts(gpu=[50, 0], recent_tokens=[50_000, 0])) == 0
+    assert chosen(facts(gpu=[50, 0], recent_tokens=[10_000, 0])) == 0
 
 
 def test_a_slower_tier_is_worth_less_than_gpu_and_more_than_computing() -> None:
@@ -108,8 +179,9 @@ def test_blocks_of_several_tiers_each_count_at_their_own_cost() -> None:
     assert costs[0] == pytest.approx(costs[1])
 
 
-def test_blocks_on_their_way_attract_a_little_less_than_those_that_are_there() -> None:
-    both = facts(gpu=[0, 50, 0], speculative=[50, 0, 0])
+def test_blocks_on_their_way_attract_less_than_those_that_are_there() -> None:
+    tokens = [50 * BLOCK_SIZE, 0, 0]
+    both = facts(gpu=[0, 50, 0], speculative=[50, 0, 0], prefill_tokens=tokens)
     assert choose(both).ranked.tolist() == [1, 0, 2]
 
 
@@ -165,7 +237,7 @@ def test_an_idle_fleet_has_nobody_over_the_load_ratio() -> None:
 
 def test_costs_within_the_tolerance_are_decided_by_chance_and_others_never() -> None:
     policy = KvAware(KvAwareParameters(tie_tolerance_ms=5.0))
-    near = facts(gpu=[0, 0, 0], prefill_tokens=[0, 50, 500])
+    near = facts(gpu=[0, 0, 0], prefill_tokens=[0, 10, 500])
     rng = Random(1)
     first = {int(policy.choose(near, rng).ranked[0]) for _ in range(200)}
     assert first == {0, 1}
