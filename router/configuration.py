@@ -201,6 +201,7 @@ class RoutingConfig(Section):
     a request waits for the block index; after `index_misses_to_open` missed deadlines in a row the
     ingress decides alone and probes the index every `index_probe_interval_s`. `session_from` are
     header names, or `user` for that field of the body: the first that a request has is its session.
+    `access_log` is true, false, or `trace`: only what a replay needs, with keyed hashes of prompts.
     """
 
     policy: str = DEFAULT_POLICY
@@ -211,7 +212,7 @@ class RoutingConfig(Section):
     index_misses_to_open: int = Field(3, ge=1)
     index_probe_interval_s: float = Field(1.0, gt=0)
     expose_decisions: bool = False
-    access_log: bool = True
+    access_log: bool | Literal["trace"] = True
 
 
 def parse_config(raw: object) -> AppConfig:

@@ -124,6 +124,7 @@ class Dispatcher:
                     continue
                 yield item
                 count += 1
+                record.items = count
                 if count % PROGRESS_ITEMS == 0:
                     live.progress(count)
         except BaseException as error:

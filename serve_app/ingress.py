@@ -77,7 +77,7 @@ class Ingress:
         """Serve's hook after construction: loads the renderers, which takes seconds."""
         count = _fault_counter()
         meters = RayMeters()
-        observer = Observer(meters, self._tuning)
+        observer = Observer(meters, self._tuning, self._secret)
         links = self._links = ModelLinks(
             serve.get_replica_context().app_name, self._index, self._tuning, meters, count
         )

@@ -169,7 +169,8 @@ def _read(options: argparse.Namespace, say: Say) -> tuple[list[TraceRow], int]:
     for number, reason in bad.first:
         say(f"{options.trace}:{number}: left out: {reason}")
     say(f"{options.trace}: {len(rows)} requests, {bad.total} lines left out")
-    return rows, FORMATS[name].block_size
+    said = (row.block_size for row in rows if row.block_size is not None)
+    return rows, next(said, FORMATS[name].block_size)
 
 
 def _plan(options: argparse.Namespace, policy: str) -> ReplayPlan:

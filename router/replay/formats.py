@@ -38,7 +38,7 @@ class BadLines:
 class TraceFormat:
     """`parse` makes rows of a line, none of one that is no request; raises `ValueError`.
 
-    `block_size`: tokens in a block where the format has none of its own to say.
+    `block_size`: tokens in a trace block, where rows do not say so themselves.
     """
 
     parse: Callable[[str], list[TraceRow]]
@@ -116,6 +116,7 @@ def _logged(row: Json, prompt: object) -> TraceRow:
         hashes.tolist(),
         _text(row, "session"),
         _text(row, "model") or "",
+        _count(row, "block_size"),
     )
 
 

@@ -27,7 +27,8 @@ class TraceRow:
 
     `block_ids` name the prompt's leading trace blocks, the last of which may be cut by the prompt's
     end; equal ids at the start are an equal start. What they do not cover nobody shares.
-    `label` groups rows in the report, `session` is the client's hint.
+    `label` groups rows in the report, `session` is the client's hint, `block_size` the tokens of a
+    trace block where the row itself says so.
     """
 
     at_s: float
@@ -36,6 +37,7 @@ class TraceRow:
     block_ids: Sequence[int] = ()
     session: str | None = None
     label: str = ""
+    block_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

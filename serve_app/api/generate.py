@@ -72,6 +72,7 @@ async def _begin(front: Front, request: Request, record: RequestRecord) -> Answe
     admitted = await front.admit(record.route, raw, tenant_of(request))
     record.admit(admitted)
     hints = _hints(front, request, admitted.user)
+    record.session_hint = hints.session_hint
     return await front.dispatchers[admitted.model].begin(admitted, hints, record)
 
 

@@ -28,19 +28,19 @@ from serve_app.observe.metrics import (
     Meters,
 )
 from serve_app.observe.record import OK, RequestRecord
+from serve_app.observe.trace_line import Line, TraceLines
 from serve_app.routing import LiveRequest
 from serve_app.tuning import Tuning
 
 ACCESS_LOGGER = "ray.serve.warmpath.access"
 
-Line = dict[str, object]
-
 
 class Observer:
-    """Owned by the loop that serves requests."""
+    """Owned by the loop that serves requests. `secret` keys what a traced line says of prompts."""
 
-    def __init__(self, meters: Meters, tuning: Tuning) -> None:
+    def __init__(self, meters: Meters, tuning: Tuning, secret: bytes | None = None) -> None:
         self._meters = meters
+        self._traces = TraceLines(secret)
         self._tuning = tuning
         self._log = logging.getLogger(ACCESS_LOGGER)
 
@@ -51,8 +51,15 @@ class Observer:
         record.is_finished = True
         ended_s = time.monotonic()
         self._count(record)
-        if self._tuning.current.config.access_log:
-            self._log.info("%s", msgspec.json.encode(access_line(record, ended_s)).decode())
+        line = self._line(record, ended_s)
+        if line is not None:
+            self._log.info("%s", msgspec.json.encode(line).decode())
+
+    def _line(self, record: RequestRecord, ended_s: float) -> Line | None:
+        mode = self._tuning.current.config.access_log
+        if mode == "trace":
+            return self._traces.line(record, ended_s)
+        return access_line(record, ended_s) if mode else None
 
     def _count(self, record: RequestRecord) -> None:
         model = record.admitted.model if record.admitted is not None else ""

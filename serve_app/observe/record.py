@@ -19,19 +19,21 @@ FAULT = 500
 class RequestRecord:
     """Times are of `time.monotonic`. `status` is HTTP's; a stream that broke has the error's.
 
-    `live` is the last attempt. `has_begun`: the answer's first bytes are here, so that its end is
-    the request's end.
+    `live` is the last attempt, `items` what it has sent so far. `has_begun`: the answer's first
+    bytes are here, so that its end is the request's end.
     """
 
     route: ApiRoute
     tenant: str
     http_request_id: str | None = None
+    session_hint: str | None = None
     started_s: float = field(default_factory=time.monotonic)
     admitted: Admitted | None = None
     admitted_s: float | None = None
     live: LiveRequest | None = None
     attempts: int = 0
     first_item_s: float | None = None
+    items: int = 0
     has_begun: bool = False
     is_finished: bool = False
     settlement: Settlement | None = None

@@ -16,6 +16,7 @@ from replicas.settlement import Cause, Settlement
 from router.core.errors import InvalidRequest
 from router.core.types import BookingId, ReplicaId, Tenant
 from router.policies.registry import PolicySpec
+from router.replay.formats import FORMATS, BadLines, read_rows
 from router.rules import RuleOutcome
 from router.serve.index_client import Route as Decided
 from serve_app.admission import Admitted
@@ -126,6 +127,43 @@ def test_the_access_log_can_be_turned_off(
     with caplog.at_level(logging.INFO, ACCESS_LOGGER):
         Observer(samples, tuning).finish(record())
     assert caplog.messages == []
+
+
+def traced(
+    samples: Samples, caplog: pytest.LogCaptureFixture, secret: bytes | None, ended: RequestRecord
+) -> str:
+    tuning = Tuning()
+    tuning.current = parse_tuning({"access_log": "trace"})
+    caplog.clear()
+    with caplog.at_level(logging.INFO, ACCESS_LOGGER):
+        Observer(samples, tuning, secret).finish(ended)
+    (line,) = caplog.messages
+    return line
+
+
+def test_the_access_log_can_be_what_a_replay_reads_and_no_more(
+    samples: Samples, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = record()
+    ended.session_hint = "ann"
+    line = traced(samples, caplog, b"secret", ended)
+    bad = BadLines()
+    (row,) = read_rows([f"INFO 2026-01-01 -- {line}"], FORMATS["access_log"], bad)
+    assert bad.total == 0
+    assert (row.prompt_tokens, len(row.block_ids), row.block_size) == (10, 3, 3)
+    assert SECRET not in line and "ann" not in line and R1 not in line
+    assert ended.admitted is not None
+    assert set(row.block_ids).isdisjoint(ended.admitted.blocks.chains[0].tolist())
+
+
+def test_prompts_match_under_one_secret_only(
+    samples: Samples, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hashes(secret: bytes | None) -> object:
+        return json.loads(traced(samples, caplog, secret, record()))["prompts"][0]["hashes"]
+
+    assert hashes(b"one") == hashes(b"one") != hashes(b"other")
+    assert hashes(None) != hashes(None)
 
 
 def test_headers_tell_an_alias_of_who_took_it_and_what_usage_will_say() -> None:
