@@ -8,13 +8,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from router.core.errors import ConfigurationError
-from router.policies.registry import PolicySpec, make_policy
+from router.policies.least_loaded import LeastLoaded
+from router.policies.power_of_two import PowerOfTwo
+from router.policies.registry import PolicySpec
+from router.policies.round_robin import RoundRobin
 from router.replay.bounds import Bounds
 from router.replay.figures import Figures, Latencies
 
 MIN_GAIN = 0.05
 """Of mean TTFT: less is not worth a moving part."""
+_BLIND = frozenset({LeastLoaded.name, PowerOfTwo.name, RoundRobin.name})
+"""They know nothing of prompts."""
 LITTLE_REUSE = 0.05
 """Of prompt tokens, with an infinite cache."""
 IN_TROUBLE = 0.01
@@ -35,7 +39,7 @@ def advice(
 ) -> Advice:
     """The best by mean TTFT among those within 2 % of the best goodput; a plain one where what a
     cache-aware one gains is too little. `results` has at least one policy."""
-    plain = {name: each for name, each in results.items() if not _looks_at_cache(specs[name])}
+    plain = {name: each for name, each in results.items() if specs[name].name in _BLIND}
     best = _best(results)
     if not plain:
         return Advice(best, True, (f"{best} is the best of those that were tried.", *_UNCOMPARED))
@@ -65,17 +69,6 @@ def yaml_lines(spec: PolicySpec) -> tuple[str, ...]:
 
 
 _UNCOMPARED = ("Add least_loaded to --policies to learn whether looking at caches is worth it.",)
-
-
-def _looks_at_cache(spec: PolicySpec) -> bool:
-    try:
-        policy = make_policy(spec)
-    except ConfigurationError:
-        return False
-    return policy.needs_overlap or policy.history is not None or spec.name in _BY_KEY
-
-
-_BY_KEY = {"session_affinity", "prefix_hash"}
 
 
 def _best(results: Mapping[str, Figures]) -> str:
