@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from serve_app.bench.chat_client import Answered, ChatClient
-from serve_app.bench.conversations import Conversation, Turn
+from serve_app.bench.conversations import Turn
 
 SessionOf = Callable[[Turn], str | None]
 Parameters = Mapping[str, float | None]
@@ -63,25 +63,31 @@ async def in_turns(client: ChatClient, turns: Iterable[Turn], arm: Arm) -> list[
     return [await client.ask(turn, arm.session_of(turn)) for turn in turns]
 
 
-async def by_users(
-    client: ChatClient, talks: Sequence[Conversation], users: int, arm: Arm
+async def in_order(
+    client: ChatClient, turns: Iterable[Turn], most: int, arm: Arm
 ) -> list[Answered]:
-    """A closed loop: each user asks turn after turn, and takes the next talk when one is over.
+    """At most `most` in flight, each sent after all earlier ones and its talk's last answer.
 
-    In the order of sending.
+    What a cache can reuse depends on the order, so arms are compared on one and the same.
     """
-    waiting = list(reversed(talks))
-    answers: list[Answered] = []
+    free = asyncio.Semaphore(most)
+    last: dict[str, asyncio.Task[Answered]] = {}
+    asked: list[asyncio.Task[Answered]] = []
 
-    async def user() -> None:
-        while waiting:
-            talk = waiting.pop()
-            for number in range(talk.turns):
-                turn = Turn(talk, number)
-                answers.append(await client.ask(turn, arm.session_of(turn)))
+    async def ask(turn: Turn) -> Answered:
+        try:
+            return await client.ask(turn, arm.session_of(turn))
+        finally:
+            free.release()
 
-    await asyncio.gather(*(user() for _ in range(users)))
-    return sorted(answers, key=lambda answer: answer.sent_s)
+    for turn in turns:
+        name = turn.conversation.name
+        if name in last:
+            await last[name]
+        await free.acquire()
+        last[name] = asyncio.create_task(ask(turn))
+        asked.append(last[name])
+    return await asyncio.gather(*asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ Scripted: each turn brings the earlier ones along with written answers, so that 
 comparison gets the very same prompts whatever its engines say.
 """
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -106,17 +107,22 @@ def drawn(shares: Sequence[float], count: int, rng: Random) -> list[int]:
 
 
 def taking_turns(conversations: Sequence[Conversation], live: int, rng: Random) -> Iterator[Turn]:
-    """All turns, as `live` users make them who are equally quick and have one talk at a time."""
-    waiting = [(talk, iter(range(talk.turns))) for talk in conversations]
-    active, waiting = waiting[:live], waiting[live:]
-    while active:
-        talk, numbers = chosen = rng.choice(active)
-        number = next(numbers)
-        yield Turn(talk, number)
-        if number + 1 == talk.turns:
-            active.remove(chosen)
-            active += waiting[:1]
-            del waiting[:1]
+    """All turns, as `live` users make them who have one talk at a time.
+
+    All are equally quick on the average, and never twice as quick as they were before.
+    """
+    waiting = [Turn(talk, 0) for talk in reversed(conversations)]
+    due = [(rng.random(), user) for user in range(live)]
+    next_turns: dict[int, Turn] = {}
+    while due:
+        at, user = heapq.heappop(due)
+        turn = next_turns.pop(user, None) or (waiting.pop() if waiting else None)
+        if turn is None:
+            continue
+        yield turn
+        heapq.heappush(due, (at + rng.uniform(0.5, 1.5), user))
+        if turn.number + 1 < turn.conversation.turns:
+            next_turns[user] = Turn(turn.conversation, turn.number + 1)
 
 
 def _at_share(shares: Sequence[float], at: float) -> int:

@@ -12,7 +12,7 @@ from statistics import median
 
 from router.core.hashing import hash_blocks
 from router.replay.lru_blocks import LruBlocks, Served
-from serve_app.bench.arms import Arm, by_users
+from serve_app.bench.arms import Arm, in_order
 from serve_app.bench.cache_oracle import Oracle
 from serve_app.bench.chat_client import Answered, ChatClient
 from serve_app.bench.conversations import (
@@ -21,6 +21,7 @@ from serve_app.bench.conversations import (
     Shape,
     Turn,
     drawn,
+    taking_turns,
     with_hot,
     zipf,
 )
@@ -40,8 +41,8 @@ SHAPE = Shape(
 )
 """Eight talks at once and all system prompts come to 1.5 times one replica's blocks."""
 
-PRICES = {"prefill_ms_per_token": 0.18, "prefill_base_ms": 8.0}
-"""Of the tiny model on two cores that it shares, as the last lines of a run measure them."""
+PRICES = {"prefill_ms_per_token": 0.1, "prefill_base_ms": 8.0}
+"""Of the tiny model on two cores that it shares, as in `configs/local.yaml`."""
 
 ARGS = {
     "models": [
@@ -65,9 +66,13 @@ Chains = dict[tuple[str, int], Served]
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """The talks of one seed, both halves, and every turn as the engines see it."""
+    """The talks of one seed, both halves, and every turn as the engines see it.
+
+    `orders` are all turns of each half, as they are sent.
+    """
 
     halves: tuple[tuple[Conversation, ...], tuple[Conversation, ...]]
+    orders: tuple[tuple[Turn, ...], tuple[Turn, ...]]
     served: Chains
 
     def working_set(self) -> float:
@@ -111,15 +116,16 @@ async def written(client: ChatClient, author: Author, seed: int) -> Script:
         for talk in (*first, *second)
         for number in range(talk.turns)
     }
-    return Script((first, second), served)
+    orders = (tuple(taking_turns(first, USERS, rng)), tuple(taking_turns(second, USERS, rng)))
+    return Script((first, second), orders, served)
 
 
 async def run_arm(live: LiveApplication, client: ChatClient, script: Script, arm: Arm) -> Run:
     """Both halves, from cold caches, with the loss of a replica between them."""
     await asyncio.to_thread(live.reset_caches)
-    first = await by_users(client, script.halves[0], USERS, arm)
+    first = await in_order(client, script.orders[0], USERS, arm)
     await asyncio.to_thread(live.kill_replica)
-    second = await by_users(client, script.halves[1], USERS, arm)
+    second = await in_order(client, script.orders[1], USERS, arm)
     return Run(arm.name, (first, second), (_wall_s(first), _wall_s(second)))
 
 

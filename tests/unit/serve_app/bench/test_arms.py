@@ -3,7 +3,7 @@
 import asyncio
 from random import Random
 
-from serve_app.bench.arms import Arm, Timed, arms, by_users, in_turns, on_time
+from serve_app.bench.arms import Arm, Timed, arms, in_order, in_turns, on_time
 from serve_app.bench.chat_client import Answered
 from serve_app.bench.conversations import Author, Conversation, Shape, Turn, taking_turns
 
@@ -17,10 +17,12 @@ class Echo:
 
     def __init__(self) -> None:
         self.sessions: list[str | None] = []
+        self.turns: list[Turn] = []
         self.in_flight = self.most_in_flight = 0
 
     async def ask(self, turn: Turn, session_id: str | None) -> Answered:
         self.sessions.append(session_id)
+        self.turns.append(turn)
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         sent_s = asyncio.get_running_loop().time()
@@ -40,13 +42,18 @@ def arm(name: str) -> Arm:
     return found
 
 
-async def test_users_keep_their_number_in_flight_and_each_talk_in_order() -> None:
+async def test_an_order_is_kept_with_as_many_in_flight_as_may_be() -> None:
     echo = Echo()
-    answers = await by_users(echo, talks(), 2, arm("kv_aware"))
-    assert echo.most_in_flight == 2
-    for talk in talks():
-        numbers = [a.turn.number for a in answers if a.turn.conversation.name == talk.name]
-        assert numbers == [0, 1, 2]
+    turns = list(taking_turns(talks(), 4, Random(1)))
+    answers = await in_order(echo, turns, 3, arm("kv_aware"))
+    assert [answer.turn for answer in answers] == echo.turns == turns
+    assert echo.most_in_flight == 3
+
+
+async def test_a_turn_waits_for_the_answer_to_the_one_before() -> None:
+    echo = Echo()
+    await in_order(echo, [Turn(talks()[0], number) for number in range(3)], 3, arm("kv_aware"))
+    assert echo.most_in_flight == 1
 
 
 async def test_one_at_a_time_is_one_at_a_time() -> None:

@@ -38,7 +38,7 @@ def script(*names: str) -> Script:
         chain = tuple(range(10 * start, 10 * start + 3))
         served[name, 0] = Served(chain[:2], 3, 2 * BLOCK_SIZE + 1)
         served[name, 1] = Served(chain, 4, 3 * BLOCK_SIZE + 1)
-    return Script(((), ()), served)
+    return Script(((), ()), ((), ()), served)
 
 
 def test_the_oracle_keeps_the_survivors_cache_and_loses_the_killed_ones() -> None:
