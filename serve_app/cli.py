@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from router.core.errors import ConfigurationError
+from serve_app.contexts.cli import add_contexts
 
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -65,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
 
     replay = commands.add_parser("replay", help="try policies on a workload, without a cluster")
     _add_replay(replay)
+
+    add_contexts(commands)
     return parser
 
 
