@@ -45,4 +45,6 @@ def build_ingress(args: AppConfig, replicas: dict[str, serve.Application]) -> se
         user_config={},
     )
     mark = fingerprint(secret) if secret else None
-    return deployment.bind(args.models, config, args.auth, args.index, mark, replicas)
+    return deployment.bind(
+        args.models, config, args.auth, args.index, args.contexts, mark, replicas
+    )

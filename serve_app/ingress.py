@@ -9,11 +9,22 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 from ray.util.metrics import Counter
 
-from router.configuration import AuthConfig, IndexConfig, IngressConfig, ModelConfig
+from router.configuration import (
+    AuthConfig,
+    ContextsConfig,
+    IndexConfig,
+    IngressConfig,
+    ModelConfig,
+)
 from router.core.errors import ConfigurationError
-from serve_app.admission import Admission, PromptRenderer
+from router.serve.context_client import ContextClient
+from serve_app.admission import Admission
 from serve_app.api.application import build_api
 from serve_app.auth import check_auth, fingerprint
+from serve_app.contexts.prompts import TurnRenderer
+from serve_app.contexts.service import Contexts
+from serve_app.contexts.serving import Serving
+from serve_app.contexts.wiring import context_client
 from serve_app.dispatch import Dispatcher
 from serve_app.errors import CountFault
 from serve_app.front import Front
@@ -41,6 +52,7 @@ class Ingress:
         config: IngressConfig,
         auth: AuthConfig,
         index: IndexConfig,
+        contexts: ContextsConfig,
         secret_mark: str | None,
         handles: dict[str, DeploymentHandle],
     ) -> None:
@@ -48,9 +60,11 @@ class Ingress:
         self._models = models
         self._config = config
         self._index = index
+        self._contexts_config = contexts
         self._handles = handles
         self._tuning = Tuning()
         self._links: ModelLinks | None = None
+        self._contexts: ContextClient | None = None
         self._is_tuned = False
         self._keys, self._secret = check_auth(auth, os.environ)
         if (fingerprint(self._secret) if self._secret else None) != secret_mark:
@@ -86,48 +100,63 @@ class Ingress:
         }
         loading = _load(self._models, self._config.render_workers, count)
         renderers = await self._render_loop.run(loading)
+        admission = Admission(
+            renderers,
+            CacheSalts(self._secret),
+            lambda model: routers[model].block_size,
+            count,
+        )
+        dispatchers = {
+            name: Dispatcher(
+                router=routers[name],
+                send=ReplicaCalls(handle, self._config.retry_after_s, count).send,
+                finish=observer.finish,
+                first_byte_timeout_s=self._config.first_token_timeout_s,
+                retry_after_s=self._config.retry_after_s,
+                count=count,
+            )
+            for name, handle in self._handles.items()
+        }
         front = Front(
             keys=self._keys,
-            admission=Admission(
-                renderers,
-                CacheSalts(self._secret),
-                lambda model: routers[model].block_size,
-                count,
-            ),
+            admission=admission,
             render_loop=self._render_loop,
             renderers=renderers,
-            dispatchers={
-                name: Dispatcher(
-                    router=routers[name],
-                    send=ReplicaCalls(handle, self._config.retry_after_s, count).send,
-                    finish=observer.finish,
-                    first_byte_timeout_s=self._config.first_token_timeout_s,
-                    retry_after_s=self._config.retry_after_s,
-                    count=count,
-                )
-                for name, handle in self._handles.items()
-            },
+            dispatchers=dispatchers,
             finish=observer.finish,
             tuning=self._tuning,
             max_body_bytes=self._config.max_body_bytes,
             count=count,
+            contexts=self._open_contexts(
+                Serving(admission, self._render_loop, renderers, dispatchers)
+            ),
         )
         return build_api(front)
+
+    def _open_contexts(self, serving: Serving) -> Contexts | None:
+        config = self._contexts_config
+        if not config.enabled:
+            return None
+        application = serve.get_replica_context().app_name
+        self._contexts = context_client(application, config)
+        return Contexts(self._contexts, config, serving)
 
     async def __del__(self) -> None:
         """Serve awaits this at the end: what is booked is released at once."""
         if self._links is not None:
             await self._links.close()
+        if self._contexts is not None:
+            await self._contexts.close()
         self._render_loop.close()
 
 
 async def _load(
     models: list[ModelConfig], workers: int, count: CountFault
-) -> Mapping[str, PromptRenderer | None]:
+) -> Mapping[str, TurnRenderer | None]:
     return {model.name: await _load_one(model, workers, count) for model in models}
 
 
-async def _load_one(model: ModelConfig, workers: int, count: CountFault) -> PromptRenderer | None:
+async def _load_one(model: ModelConfig, workers: int, count: CountFault) -> TurnRenderer | None:
     """None where it fails: the model is still served, its engine renders."""
     try:
         from serve_app.rendering import Renderer

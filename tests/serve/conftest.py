@@ -16,9 +16,10 @@ import ray
 from ray import serve
 
 from replicas.deployment import deployment_options
-from router.configuration import AppConfig
+from router.configuration import AppConfig, SimConfig
 from serve_app.app import build_ingress
 from tests.serve import faulty_server
+from tests.serve.context_calls import QUOTA, SECRET, Caller, key_lines
 from tests.serve.faulty_server import FaultyServer
 from tests.serve.sim_app import FAST, SLOW, App, sim_model
 
@@ -108,3 +109,54 @@ def app(deploy: Callable[..., App]) -> App:
 def client(app: App) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=app.url, timeout=30) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def contexts_app(
+    deploy: Callable[..., App], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[App]:
+    """Two ingresses before `fast` (two replicas) and `slow`; two tenants, ann and bob."""
+    folder = tmp_path_factory.mktemp("contexts")
+    (folder / "keys").write_text(key_lines())
+    secret = folder / "secret"
+    secret.touch(mode=0o600)
+    secret.write_text(SECRET)
+    yield deploy(
+        "contexts",
+        models=[sim_model("fast", FAST, replicas=2), sim_model("slow", SLOW)],
+        ingress={"cpus_per_replica": 0, "replicas": 2},
+        auth={"keys_file": str(folder / "keys"), "secret_file": str(secret)},
+        contexts={
+            "journal": str(folder / "contexts.db"),
+            "lease_s": 2.0,
+            "max_contexts_per_tenant": QUOTA,
+        },
+    )
+
+
+@pytest.fixture(scope="session")
+def contexts_http(contexts_app: App) -> Iterator[httpx.Client]:
+    limits = httpx.Limits(max_connections=100)
+    with httpx.Client(base_url=contexts_app.url, timeout=60, limits=limits) as client:
+        yield client
+
+
+@pytest.fixture
+def ann(contexts_http: httpx.Client) -> Caller:
+    return Caller(contexts_http, "fast", "ann")
+
+
+@pytest.fixture
+def bob(contexts_http: httpx.Client) -> Caller:
+    return Caller(contexts_http, "fast", "bob")
+
+
+@pytest.fixture
+def max_model_len() -> int:
+    return SimConfig().max_model_len
+
+
+@pytest.fixture
+def slow(contexts_http: httpx.Client) -> Caller:
+    """Its tokens come 100 ms apart."""
+    return Caller(contexts_http, "slow", "ann")
