@@ -153,10 +153,13 @@ class ContextClient:
         self._leases.drop(ticket)
         return view
 
-    def abandon(self, ticket: Ticket) -> None:
-        """Ends the turn without a trace, in the background. Idempotent; after a commit nothing."""
+    def abandon(self, ticket: Ticket) -> "asyncio.Future[None]":
+        """Ends the turn without a trace, in the background. Idempotent; after a commit nothing.
+
+        Who wants the context to be free may wait for what is returned, which never fails.
+        """
         self._leases.drop(ticket)
-        self._abandon(Abandon(ticket.tenant, ticket.context_id, ticket.nonce))
+        return self._abandon(Abandon(ticket.tenant, ticket.context_id, ticket.nonce))
 
     @property
     def open_turns(self) -> int:
@@ -205,10 +208,13 @@ class ContextClient:
         except ContextsUnavailable:
             return None
 
-    def _abandon(self, abandon: Abandon) -> None:
+    def _abandon(self, abandon: Abandon) -> "asyncio.Future[None]":
         """Where too many are under way, the lease sees to it."""
         if len(self._abandoning) < _MAX_ABANDONING:
-            self._in_background(self._send_quietly(abandon))
+            return self._in_background(self._send_quietly(abandon))
+        left_to_the_lease = asyncio.get_running_loop().create_future()
+        left_to_the_lease.set_result(None)
+        return left_to_the_lease
 
     async def _send_quietly(self, abandon: Abandon) -> None:
         try:
@@ -216,10 +222,11 @@ class ContextClient:
         except ContextsUnavailable:
             return
 
-    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+    def _in_background(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._abandoning.add(task)
         task.add_done_callback(self._abandoning.discard)
+        return task
 
 
 def fresh_id() -> ContextId:

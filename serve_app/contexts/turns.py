@@ -1,5 +1,6 @@
 """One turn of a context: begun, rendered, sent, and committed before its end goes out."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -8,7 +9,7 @@ from replicas.engines.protocol import Output
 from replicas.settlement import Settlement
 from router.configuration import ContextsConfig
 from router.contexts.messages import TOKEN_BYTES, Kind, OpenTurn, TurnResult, Usage
-from router.core.errors import EngineError
+from router.core.errors import ContextsUnavailable, EngineError, WarmpathError
 from router.core.types import Tenant
 from router.serve.context_client import ContextClient
 from serve_app.admission import Admitted
@@ -60,8 +61,8 @@ class Turns:
         )
         try:
             return await self._begun(turn, kind, body, hints, record)
-        except BaseException:
-            self.client.abandon(turn.ticket)
+        except BaseException as error:
+            await _give_up(self.client, turn, error)
             raise
 
     async def _begun(
@@ -85,9 +86,11 @@ class Turns:
             body = with_own_settings(body, document)
         renderer = self.serving.renderer(self.serving.admission.model_of(body))
         prompt = TurnPrompt(renderer, turn.tokens, document)
-        return await self.serving.admission.admit_body(
-            record.route, body, Tenant(record.tenant), prompt
-        )
+        admission = self.serving.admission
+        admitted = await admission.admit_body(record.route, body, Tenant(record.tenant), prompt)
+        if admitted.request.needs_render or not admitted.request.prompts:
+            raise EngineError("The prompt could not be rendered.")
+        return admitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,6 @@ class LiveTurn:
         reader: AnswerReader = (
             StreamReader() if self.admitted.request.is_stream else DocumentReader()
         )
-        is_committed = False
         try:
             async with aclosing(answer.items):
                 if shown := reader.read(answer.first):
@@ -114,11 +116,10 @@ class LiveTurn:
                     if shown := reader.read(part):
                         yield shown
             await self.client.commit(self.turn.ticket, self._result(reader))
-            is_committed = True
-            yield reader.ending(is_rewritten=self._kept_tokens is not None)
-        finally:
-            if not is_committed:
-                self.client.abandon(self.turn.ticket)
+        except BaseException as error:
+            await _give_up(self.client, self.turn, error)
+            raise
+        yield reader.ending(is_rewritten=self._kept_tokens is not None)
 
     @property
     def _prompt(self) -> bytes:
@@ -147,6 +148,13 @@ class LiveTurn:
             ),
             replica_id=self.record.live.replica_id if self.record.live else None,
         )
+
+
+async def _give_up(client: ContextClient, turn: OpenTurn, error: BaseException) -> None:
+    """Who is told of an error finds the context free; who has gone is not waited for."""
+    abandoning = client.abandon(turn.ticket)
+    if isinstance(error, WarmpathError) and not isinstance(error, ContextsUnavailable):
+        await asyncio.shield(abandoning)
 
 
 def _lines(kind: Kind, body: Json) -> list[Line] | None:

@@ -285,7 +285,7 @@ def test_an_openai_client_uses_contexts_through_extra_headers(
 ) -> None:
     from openai import OpenAI
 
-    openai = OpenAI(base_url=f"{contexts_http.base_url}v1", api_key="key-of-ann")
+    openai = OpenAI(base_url=f"{str(contexts_http.base_url).rstrip('/')}/v1", api_key="key-of-ann")
     made = openai.post(
         "/context", body={"model": ann.model, "messages": [user("hi")]}, cast_to=httpx.Response
     )

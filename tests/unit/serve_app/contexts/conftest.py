@@ -1,11 +1,13 @@
 """One renderer of the tiny model for all tests here: loading it takes seconds."""
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from router.configuration import ModelConfig, SimConfig
+from serve_app.auth import KeyRing
 from serve_app.contexts.prompts import TurnRenderer
 from serve_app.render_loop import RenderLoop
 from tests.unit.serve_app.contexts.local_front import (
@@ -30,6 +32,8 @@ async def renderer(render_loop: RenderLoop) -> TurnRenderer:
 
 
 @pytest_asyncio.fixture
-async def front(renderer: TurnRenderer, render_loop: RenderLoop) -> AsyncIterator[LocalFront]:
-    async with local_front(renderer, render_loop) as front:
+async def front(
+    renderer: TurnRenderer, render_loop: RenderLoop, tmp_path: Path
+) -> AsyncIterator[LocalFront]:
+    async with local_front(renderer, render_loop, tmp_path, KeyRing()) as front:
         yield front

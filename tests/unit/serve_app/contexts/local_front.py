@@ -1,39 +1,31 @@
-"""The whole HTTP face with one simulated replica and the table of contexts, in one process.
+"""The whole HTTP face with one simulated replica and the context manager, in one process.
 
-What a cluster adds is left out: decisions, Serve, the journal.
+What a cluster adds is left out: decisions and Serve.
 """
 
-import asyncio
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from random import Random
+from pathlib import Path
 from typing import Any, cast
 
 import httpx
+from fastapi import FastAPI
 
 from replicas.engines.protocol import EngineRequest, Routing
 from replicas.server import LLMServer
 from replicas.settlement import Settlement
 from router.configuration import ContextsConfig, ModelConfig
-from router.contexts.context import Moment
-from router.contexts.messages import (
-    ContextPage,
-    ContextView,
-    Kind,
-    NewContext,
-    OpenTurn,
-    Ticket,
-    TurnResult,
-)
+from router.contexts.journals import open_journal
+from router.contexts.messages import ContextView, Ticket, TurnResult
 from router.contexts.settings import ContextSettings
-from router.contexts.table import Change, ContextTable
-from router.contexts.wire import Begin, Create, Fork, Page, Patch
-from router.core.types import BookingId, ContextId, ReplicaId, Tenant
+from router.contexts.wire import Commit, Landing, decode_flight
+from router.core.errors import ContextsUnavailable
+from router.core.types import BookingId, ReplicaId
 from router.policies.registry import PolicySpec
 from router.rules import RuleOutcome
-from router.serve.context_client import ContextClient
+from router.serve.context_client import ContextClient, ContextLinkSettings
+from router.serve.context_service import ContextService, open_service
 from router.serve.index_client import Route as Decided
 from serve_app.admission import Admission, Admitted
 from serve_app.api.application import build_api
@@ -52,92 +44,23 @@ from serve_app.tuning import Tuning
 BLOCK_SIZE = 4
 MAX_MODEL_LEN = 2000
 REPLICA = ReplicaId("r")
-SETTINGS = ContextSettings("app")
-CONFIG = ContextsConfig()
 
 
-def _now() -> Moment:
-    return Moment(time.monotonic(), time.time())
+class LocalContexts:
+    """A way to a manager in this process. While `is_down` it cannot be reached."""
 
+    def __init__(self, service: ContextService) -> None:
+        self.is_down = False
+        self.goes_down_at_commit = False
+        self._service = service
 
-class TableClient(ContextClient):
-    """The table without its actor: every call is applied at once."""
-
-    def __init__(self) -> None:
-        self.table = ContextTable(SETTINGS, 1, time.monotonic())
-        self.committed: list[TurnResult] = []
-        self.commit_error: Exception | None = None
-        self._rng = Random(1)
-
-    async def create(self, tenant: Tenant, new: NewContext) -> ContextView:
-        name = ContextId(f"ctx-{self._rng.randbytes(16).hex()}")
-        return self._view(self.table.create(Create(tenant, name, new), _now()))
-
-    async def get(self, tenant: Tenant, context_id: ContextId) -> ContextView:
-        return self.table.get(tenant, context_id, _now())
-
-    async def page(self, tenant: Tenant, limit: int, after: ContextId | None) -> ContextPage:
-        return self.table.page(Page(tenant, limit, after), _now())
-
-    async def patch(
-        self,
-        tenant: Tenant,
-        context_id: ContextId,
-        ttl_s: int | None,
-        metadata: Mapping[str, str] | None,
-    ) -> ContextView:
-        return self._view(self.table.patch(Patch(tenant, context_id, ttl_s, metadata), _now()))
-
-    async def fork(
-        self,
-        tenant: Tenant,
-        context_id: ContextId,
-        ttl_s: int | None,
-        metadata: Mapping[str, str] | None,
-    ) -> ContextView:
-        name = ContextId(f"ctx-{self._rng.randbytes(16).hex()}")
-        return self._view(self.table.fork(Fork(tenant, context_id, name, ttl_s, metadata), _now()))
-
-    async def delete(self, tenant: Tenant, context_id: ContextId) -> None:
-        self.table.delete(tenant, context_id, _now())
-
-    async def begin_turn(
-        self,
-        tenant: Tenant,
-        context_id: ContextId,
-        model: str,
-        kind: Kind,
-        expected_turns: int | None = None,
-        wait_s: float = 0.0,
-    ) -> OpenTurn:
-        nonce = self._rng.getrandbits(63)
-        begin = Begin(tenant, context_id, nonce, model, kind, expected_turns, wait_s)
-        turn = self.table.begin(begin, _now())
-        while turn is None:
-            await asyncio.sleep(0.01)
-            self.table.turns.refuse_overdue(_now())
-            for waited in self.table.turns.take_ready():
-                if isinstance(waited.outcome, Exception):
-                    raise waited.outcome
-                turn = waited.outcome
-        return turn
-
-    async def commit(self, ticket: Ticket, result: TurnResult) -> ContextView:
-        if self.commit_error is not None:
-            raise self.commit_error
-        change = self.table.commit(ticket, result, _now())
-        self.table.turns.serve_next(ticket.context_id, _now())
-        self.committed.append(result)
-        return self._view(change)
-
-    def abandon(self, ticket: Ticket) -> None:
-        self.table.turns.abandon(ticket.tenant, ticket.context_id, ticket.nonce, _now())
-
-    async def close(self) -> None:
-        pass
-
-    def _view(self, change: Change) -> ContextView:
-        return change.view
+    async def exchange(self, flight: bytes) -> Landing:
+        operations = decode_flight(flight).operations
+        if self.goes_down_at_commit and any(isinstance(o, Commit) for o in operations):
+            self.goes_down_at_commit, self.is_down = False, True
+        if self.is_down:
+            raise ContextsUnavailable("The context manager cannot be reached.", retry_after_s=3)
+        return Landing(await self._service.exchange(flight))
 
 
 class OneReplica:
@@ -166,19 +89,33 @@ class _NoBookings:
 
 @dataclass(frozen=True, slots=True)
 class LocalFront:
-    """`requests` are those that the replica was sent."""
+    """`requests` are those that the replica was sent, `commits` what turns have left."""
 
     client: httpx.AsyncClient
-    contexts: TableClient
+    api: FastAPI
+    contexts: LocalContexts
     requests: list[EngineRequest]
+    commits: list[TurnResult]
     counted: list[str]
+
+
+class _WatchedClient(ContextClient):
+    """Notes what turns leave."""
+
+    def __init__(self, connection: LocalContexts, commits: list[TurnResult]) -> None:
+        super().__init__(connection, ContextLinkSettings(1.0, 1.0))
+        self._commits = commits
+
+    async def commit(self, ticket: Ticket, result: TurnResult) -> ContextView:
+        self._commits.append(result)
+        return await super().commit(ticket, result)
 
 
 @asynccontextmanager
 async def local_front(
-    renderer: TurnRenderer, loop: RenderLoop, **sim: Any
+    renderer: TurnRenderer, loop: RenderLoop, folder: Path, keys: KeyRing, **sim: Any
 ) -> AsyncIterator[LocalFront]:
-    """One model, `m`. `renderer` belongs to `loop`."""
+    """One model, `m`. `renderer` belongs to `loop`, the journal lies in `folder`."""
     settings = {
         "block_size": BLOCK_SIZE,
         "max_model_len": MAX_MODEL_LEN,
@@ -201,10 +138,13 @@ async def local_front(
     salts = CacheSalts(b"a secret of sixteen bytes")
     admission = Admission({"m": renderer}, salts, lambda _: BLOCK_SIZE, counted.append)
     dispatchers = {"m": Dispatcher(OneReplica(), send, finish, 10.0, 1, counted.append)}
-    contexts = TableClient()
+    journal = open_journal(str(folder / "contexts.sqlite"), "app")
+    service = await open_service(journal, ContextSettings("app"), lambda: None)
+    contexts, commits = LocalContexts(service), list[TurnResult]()
+    manager = _WatchedClient(contexts, commits)
     serving = Serving(admission, loop, {"m": renderer}, dispatchers)
     front = Front(
-        keys=KeyRing(),
+        keys=keys,
         admission=admission,
         render_loop=loop,
         renderers={"m": renderer},
@@ -213,11 +153,14 @@ async def local_front(
         tuning=Tuning(),
         max_body_bytes=1024 * 1024,
         count=counted.append,
-        contexts=Contexts(contexts, CONFIG, serving),
+        contexts=Contexts(manager, ContextsConfig(), serving),
     )
-    transport = httpx.ASGITransport(build_api(front), raise_app_exceptions=False)
+    api = build_api(front)
+    transport = httpx.ASGITransport(api, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield LocalFront(client, contexts, requests, counted)
+        yield LocalFront(client, api, contexts, requests, commits, counted)
+    await manager.close()
+    await service.close("The test is over.")
     await server.shutdown()
 
 
