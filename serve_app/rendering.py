@@ -18,6 +18,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.exceptions import VLLMClientError
+from vllm.utils.gc_utils import freeze_gc_heap
 
 from replicas.engines.vllm.arguments import vllm_arguments
 from router.configuration import ModelConfig, SimConfig
@@ -57,6 +58,7 @@ class Renderer:
         )
         state = State()
         await init_render_app_state(vllm_config, state, args)
+        freeze_gc_heap()  # a look at all of vLLM's modules would hold up every stream
         return cls(state)
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.utils.gc_utils import freeze_gc_heap
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from replicas.engines.protocol import EngineInfo, EngineReport, EngineRequest
@@ -56,6 +57,7 @@ class VllmEngine:
         self._layer = await OpenAiLayer.build(llm, arguments)
         for request in warmup_requests(self._model.name):
             await self._drain(request)
+        freeze_gc_heap()  # a look at all that the start has made would hold up every stream
         return self._info(llm, sockets)
 
     def _load(self, arguments: Namespace) -> CountingLLM:
