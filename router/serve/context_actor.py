@@ -46,7 +46,7 @@ class ContextManager:
     async def hello(self, protocol: int) -> tuple[int, str]:
         """Own protocol and digest of the settings. Who speaks another `protocol` succeeds this."""
         if protocol == PROTOCOL:
-            self._may_open.set()
+            self._go_ahead()
         return PROTOCOL, self._settings.digest
 
     async def configure(self, settings: bytes) -> None:
@@ -58,7 +58,7 @@ class ContextManager:
         """See `wire.Flight` and `wire.Landing`."""
         service = None
         if self._successor is None:
-            self._may_open.set()
+            self._go_ahead()
             service = await self._opened_service()
         replies = [] if service is None else await service.exchange(flight)
         if service is None or (service is not self._service and any(map(_is_refused, replies))):
@@ -98,6 +98,11 @@ class ContextManager:
         self._successor = successor
         await self._close("The contexts have moved.")
 
+    def _go_ahead(self) -> None:
+        """Somebody needs the contexts; an heir waits for its predecessor all the same."""
+        if not self._is_heir:
+            self._may_open.set()
+
     async def _begin_again(self) -> None:
         await self._close("The contexts are being read again.")
         self._opened.clear()
@@ -125,15 +130,22 @@ class ContextManager:
             journal = open_journal(self._settings.journal, self._settings.application)
             try:
                 self._service = await open_service(journal, self._settings, self._end)
-            except JournalError as error:
+            except Exception as error:
                 journal.close()
-                self._problem = error.message
-                _log.error("no contexts: %s", error)
+                self._tell_problem(error)
                 is_refused = isinstance(error, JournalRefused)
                 await asyncio.sleep(_REFUSED_TRY_AGAIN_S if is_refused else _TRY_AGAIN_S)
             else:
                 self._opened.set()
                 return
+
+    def _tell_problem(self, error: Exception) -> None:
+        """The same problem is told once."""
+        problem = error.message if isinstance(error, JournalError) else repr(error)
+        if problem != self._problem:
+            is_ours = isinstance(error, JournalError)
+            _log.error("there are no contexts: %s", problem, exc_info=None if is_ours else error)
+        self._problem = problem
 
     async def _wait_for_leave(self) -> None:
         """An heir must not take the journal from a predecessor that still writes."""
@@ -151,8 +163,11 @@ class ContextManager:
         meters = ContextMeters(self._settings.application)
         while True:
             await asyncio.sleep(_REPORT_INTERVAL_S)
-            if self._service is not None:
-                meters.report(self._service)
+            try:
+                if self._service is not None:
+                    meters.report(self._service)
+            except Exception:
+                _log.exception("the figures of contexts could not be reported")
 
 
 def _is_refused(reply: Reply) -> bool:

@@ -9,9 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
-from router.contexts.faults import error_of
 from router.contexts.messages import (
     ContextPage,
     ContextView,
@@ -29,23 +27,18 @@ from router.contexts.wire import (
     Create,
     Delete,
     Done,
-    Failed,
     Fork,
     Get,
-    Operation,
     Page,
     Paged,
     Patch,
-    Reply,
     Viewed,
 )
-from router.core.errors import ContextNotFound, ContextsUnavailable, MalformedMessage
+from router.core.errors import ContextsUnavailable
 from router.core.types import ContextId, Tenant
-from router.serve.context_connection import ContextConnection
-from router.serve.context_lanes import Lane
+from router.serve.context_calls import RepeatedCalls
+from router.serve.context_lanes import ContextConnection, Lane
 from router.serve.context_leases import TurnLeases
-
-R = TypeVar("R", bound=Reply)
 
 _ID_BYTES = 24
 _NONCE_BITS = 63
@@ -56,7 +49,7 @@ _MAX_ABANDONING = 4096
 class ContextLinkSettings:
     """Seconds. A commit may wait longer: its turn has been generated, which is worth a restart."""
 
-    call_limit_s: float = 5.0
+    call_limit_s: float = 10.0
     commit_limit_s: float = 20.0
     repeat_after_s: float = 0.1
 
@@ -73,22 +66,24 @@ class ContextClient:
     ) -> None:
         self._settings = settings or ContextLinkSettings()
         self._connection = connection
-        self._quick = Lane(connection.exchange, self._settings.call_limit_s)
-        self._durable = Lane(connection.exchange, self._settings.commit_limit_s)
+        self._calls = RepeatedCalls(self._settings.call_limit_s, self._settings.repeat_after_s)
+        self._quick = Lane(connection, self._settings.call_limit_s)
+        self._durable = Lane(connection, self._settings.commit_limit_s)
         self._leases = TurnLeases(self._quick.send)
+        self._waits: set[Lane] = set()
         self._abandoning: set[asyncio.Task[None]] = set()
 
     async def create(self, tenant: Tenant, new: NewContext) -> ContextView:
         """Durable when it returns. Raises `ContextQuotaExceeded`."""
         create = Create(tenant, new.context_id or fresh_id(), new)
-        return (await self._ask(create, self._durable, Viewed)).view
+        return (await self._calls.ask(create, self._durable, Viewed)).view
 
     async def get(self, tenant: Tenant, context_id: ContextId) -> ContextView:
-        return (await self._ask(Get(tenant, context_id), self._quick, Viewed)).view
+        return (await self._calls.ask(Get(tenant, context_id), self._quick, Viewed)).view
 
     async def page(self, tenant: Tenant, limit: int, after: ContextId | None) -> ContextPage:
         """The tenant's own, newest first, from the one behind `after` on."""
-        return (await self._ask(Page(tenant, limit, after), self._quick, Paged)).page
+        return (await self._calls.ask(Page(tenant, limit, after), self._quick, Paged)).page
 
     async def patch(
         self,
@@ -99,7 +94,7 @@ class ContextClient:
     ) -> ContextView:
         """None leaves it as it is. Restarts the idle clock."""
         patch = Patch(tenant, context_id, ttl_s, metadata)
-        return (await self._ask(patch, self._durable, Viewed)).view
+        return (await self._calls.ask(patch, self._durable, Viewed)).view
 
     async def fork(
         self,
@@ -110,11 +105,11 @@ class ContextClient:
     ) -> ContextView:
         """A context with the history of the last committed turn. Raises `ContextQuotaExceeded`."""
         fork = Fork(tenant, context_id, fresh_id(), ttl_s, metadata)
-        return (await self._ask(fork, self._durable, Viewed)).view
+        return (await self._calls.ask(fork, self._durable, Viewed)).view
 
     async def delete(self, tenant: Tenant, context_id: ContextId) -> None:
         """Raises `ContextBusy` during a turn."""
-        await self._ask(Delete(tenant, context_id), self._durable, Done)
+        await self._calls.ask(Delete(tenant, context_id), self._durable, Done)
 
     async def begin_turn(
         self,
@@ -132,11 +127,8 @@ class ContextClient:
         """
         nonce = secrets.randbits(_NONCE_BITS)
         begin = Begin(tenant, context_id, nonce, model, kind, expected_turns, wait_s)
-        limit_s = self._settings.call_limit_s + wait_s
-        # A turn that waits must not keep others of its call from their answers.
-        lane = self._quick if wait_s <= 0 else Lane(self._connection.exchange, limit_s)
         try:
-            turn = (await self._ask(begin, lane, Begun, limit_s)).turn
+            turn = await self._begin(begin)
         except (ContextsUnavailable, asyncio.CancelledError):
             self._abandon(Abandon(tenant, context_id, nonce))
             raise
@@ -149,7 +141,7 @@ class ContextClient:
         After `ContextsUnavailable` the turn may have been committed or not; calling again tells.
         """
         limit_s = self._settings.commit_limit_s
-        view = (await self._ask(Commit(ticket, result), self._durable, Viewed, limit_s)).view
+        view = (await self._calls.ask(Commit(ticket, result), self._durable, Viewed, limit_s)).view
         self._leases.drop(ticket)
         return view
 
@@ -168,45 +160,26 @@ class ContextClient:
 
     async def close(self) -> None:
         """Who still waits gets `ContextsUnavailable`; open turns are left to their lease."""
+        self._calls.is_closed = True
         for task in self._abandoning:
             task.cancel()
         await asyncio.gather(*self._abandoning, return_exceptions=True)
         await self._leases.close()
-        await self._quick.close()
-        await self._durable.close()
+        for lane in (self._quick, self._durable, *self._waits):
+            await lane.close()
 
-    async def _ask(
-        self, operation: Operation, lane: Lane, kind: type[R], limit_s: float | None = None
-    ) -> R:
+    async def _begin(self, begin: Begin) -> OpenTurn:
+        if begin.wait_s <= 0:
+            return (await self._calls.ask(begin, self._quick, Begun)).turn
+        # A turn that waits must not keep others of its call from their answers.
+        limit_s = self._settings.call_limit_s + begin.wait_s
+        lane = Lane(self._connection, limit_s)
+        self._waits.add(lane)
         try:
-            async with asyncio.timeout(limit_s or self._settings.call_limit_s):
-                reply = await self._sent(operation, lane)
-        except TimeoutError:
-            raise ContextsUnavailable("The context manager does not answer.") from None
-        if isinstance(reply, Failed):
-            raise error_of(reply)
-        if not isinstance(reply, kind):
-            raise MalformedMessage("the context manager answered another question")
-        return reply
-
-    async def _sent(self, operation: Operation, lane: Lane) -> Reply:
-        """Repeated until there is an answer: every operation is idempotent."""
-        reply = await self._once(operation, lane)
-        is_first = True
-        while reply is None:
-            is_first = False
-            await asyncio.sleep(self._settings.repeat_after_s)
-            reply = await self._once(operation, lane)
-        was_deleted = isinstance(operation, Delete) and not is_first
-        if was_deleted and isinstance(reply, Failed) and reply.error == ContextNotFound.__name__:
-            return Done()
-        return reply
-
-    async def _once(self, operation: Operation, lane: Lane) -> Reply | None:
-        try:
-            return await lane.send(operation)
-        except ContextsUnavailable:
-            return None
+            return (await self._calls.ask(begin, lane, Begun, limit_s)).turn
+        finally:
+            self._waits.discard(lane)
+            await lane.close()
 
     def _abandon(self, abandon: Abandon) -> "asyncio.Future[None]":
         """Where too many are under way, the lease sees to it."""
@@ -218,7 +191,7 @@ class ContextClient:
 
     async def _send_quietly(self, abandon: Abandon) -> None:
         try:
-            await self._ask(abandon, self._quick, Done)
+            await self._calls.ask(abandon, self._quick, Done)
         except ContextsUnavailable:
             return
 

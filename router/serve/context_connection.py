@@ -1,7 +1,6 @@
 """The way from a process to the context manager: makes or finds it, follows its successors."""
 
 import asyncio
-from typing import Protocol
 
 import ray
 from ray.actor import ActorHandle
@@ -13,14 +12,6 @@ from router.serve.actor_family import named
 from router.serve.context_generations import open_contexts
 
 _MAX_HOPS = 3
-
-
-class ContextConnection(Protocol):
-    """One process's way to the manager of one application."""
-
-    async def exchange(self, flight: bytes) -> Landing:
-        """Raises `ContextsUnavailable` where it is not known what became of the flight."""
-        ...
 
 
 class NamedContexts:

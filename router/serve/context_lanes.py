@@ -5,15 +5,20 @@ A call with many operations costs the manager little more than a call with one.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from router.contexts.wire import Flight, Landing, Operation, Reply, encode
 from router.core.errors import ContextsUnavailable
 
 _MAX_FLIGHT_OPERATIONS = 64
 
-Exchange = Callable[[bytes], Awaitable[Landing]]
+
+class ContextConnection(Protocol):
+    """One process's way to the manager of one application."""
+
+    async def exchange(self, flight: bytes) -> Landing:
+        """Raises `ContextsUnavailable` where it is not known what became of the flight."""
+        ...
 
 
 class _Passenger(NamedTuple):
@@ -29,19 +34,24 @@ class Lane:
     """
 
     def __init__(
-        self, exchange: Exchange, limit_s: float, max_in_air: int = 2, max_waiting: int = 4096
+        self,
+        connection: ContextConnection,
+        limit_s: float,
+        max_in_air: int = 2,
+        max_waiting: int = 4096,
     ) -> None:
-        self._exchange = exchange
+        self._connection = connection
         self._limit_s = limit_s
         self._max_in_air = max_in_air
         self._max_waiting = max_waiting
         self._queue: deque[_Passenger] = deque()
         self._flights: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self.flights = 0
 
     async def send(self, operation: Operation) -> Reply:
         """Raises `ContextsUnavailable` where it is not known whether it was applied."""
-        if len(self._queue) >= self._max_waiting:
+        if self._is_closed or len(self._queue) >= self._max_waiting:
             raise ContextsUnavailable("Too many calls for contexts wait.")
         passenger = _Passenger(operation, asyncio.get_running_loop().create_future())
         self._queue.append(passenger)
@@ -49,6 +59,7 @@ class Lane:
         return await passenger.reply
 
     async def close(self) -> None:
+        self._is_closed = True
         for flight in self._flights:
             flight.cancel()
         await asyncio.gather(*self._flights, return_exceptions=True)
@@ -74,7 +85,7 @@ class Lane:
         message = encode(Flight([passenger.operation for passenger in passengers]))
         try:
             async with asyncio.timeout(self._limit_s):
-                landing = await self._exchange(message)
+                landing = await self._connection.exchange(message)
         except ContextsUnavailable as error:
             self._strand(passengers, error)
         except TimeoutError:

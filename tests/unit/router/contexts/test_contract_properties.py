@@ -110,7 +110,7 @@ class Contract(RuleBasedStateMachine):
 
 
 TestContract = Contract.TestCase
-TestContract.settings = settings(deadline=None, max_examples=60, stateful_step_count=60)
+TestContract.settings = settings(deadline=None, max_examples=40, stateful_step_count=60)
 
 
 def play(rig: Rig, rng: Random, nonce: int) -> None:
