@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from replicas.engines.protocol import EngineRequest, Routing
 from router.core.types import BookingId, ReplicaId
 from router.policies.base import Hints
@@ -24,10 +26,14 @@ from serve_app.tuning import Tuned, Tuning
 
 @dataclass(frozen=True, slots=True)
 class ClientHints:
-    """What the client's headers say for routing. Names are in lower case."""
+    """What the client's headers say for routing. Names are in lower case.
+
+    `last_replica` had the last turn of the context that they name.
+    """
 
     headers: frozenset[str] = frozenset()
     session_hint: str | None = None
+    last_replica: ReplicaId | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -82,11 +88,26 @@ class ModelRouter:
         blocks = self._current_blocks(admitted)
         policy = tuned.rules.outcome(_facts(admitted, blocks, hints))
         question = _question(admitted, blocks, policy, hints, tuple(excluded))
-        route = await self._client.select(question)
+        route = self._kept_to(hints.last_replica, await self._client.select(question))
         request = replace(admitted.request, routing=_routing(route, blocks))
         live = LiveRequest(request, route, policy, blocks.block_size, blocks.choices, self._client)
         self._live[route.booking_id] = live
         return live
+
+    def _kept_to(self, replica_id: ReplicaId | None, route: Route) -> Route:
+        """Without the index, the replica that had a conversation's last turn is the best guess.
+
+        As long as it is as free as the one chosen, give or take a request. One that is gone is not
+        among the ranked, as every life of a replica has its own name.
+        """
+        if not route.is_fallback or replica_id not in route.ranked[1:]:
+            return route
+        in_flight = self._client.in_flight()
+        if in_flight.get(replica_id, 0) >= in_flight.get(route.ranked[0], 0) + 1:
+            return route
+        self._client.move(route.booking_id, replica_id)
+        others = (other for other in route.ranked if other != replica_id)
+        return structs.replace(route, ranked=(replica_id, *others))
 
     def end(self, live: LiveRequest) -> None:
         """The attempt is over, however. Idempotent."""

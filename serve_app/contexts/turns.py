@@ -59,6 +59,7 @@ class Turns:
             expected_turns(headers),
             wait_s(headers, self.config),
         )
+        hints = replace(hints, last_replica=turn.last_replica)
         try:
             return await self._begun(turn, kind, body, hints, record)
         except BaseException as error:

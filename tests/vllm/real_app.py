@@ -2,11 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -28,6 +29,7 @@ START_LIMIT_S = 400
 TENANTS = ("ann", "bob")
 _KEYS = "WARMPATH_TEST_KEYS"
 _ROOT = Path(__file__).parents[2]
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 Blocks = dict[str, set[int]]
 """Router hashes by replica."""
@@ -175,8 +177,10 @@ def bearer(tenant: str) -> dict[str, str]:
 
 
 @contextmanager
-def running_app(folder: Path, port: int) -> Iterator[RealApp]:
-    """Starts everything, which takes about a minute, and ends it."""
+def running_app(
+    folder: Path, port: int, model: Mapping[str, Any] = NOTHING, **more: Any
+) -> Iterator[RealApp]:
+    """Starts everything, which takes about a minute, and ends it. `more` joins the arguments."""
     keys = (f"{name}:{hashlib.sha256(f'key-of-{name}'.encode()).hexdigest()}" for name in TENANTS)
     (folder / "witnesses").mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -198,7 +202,8 @@ def running_app(folder: Path, port: int) -> Iterator[RealApp]:
             serve.start(http_options={"host": "127.0.0.1", "port": port}, proxy_location="HeadOnly")
             url = f"http://127.0.0.1:{port}/app"
             log = AccessLog(folder)
-            app = RealApp("app", url, _args(), START_LIMIT_S, folder=folder, log=log)
+            args = _args(model) | more
+            app = RealApp("app", url, args, START_LIMIT_S, folder=folder, log=log)
             app.deploy()
             app.until_known(REPLICAS)
             yield app
@@ -207,7 +212,7 @@ def running_app(folder: Path, port: int) -> Iterator[RealApp]:
             ray.shutdown()
 
 
-def _args() -> dict[str, Any]:
+def _args(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Few running requests for each engine, so that twenty streams leave some waiting."""
     engine_args = {
         "block_size": BLOCK_SIZE,
@@ -217,6 +222,7 @@ def _args() -> dict[str, Any]:
         "scheduler_cls": "tests.vllm.witness_scheduler.WitnessScheduler",
     }
     model = {"name": "m", "replicas": REPLICAS, "cpus_per_replica": 0, "engine_args": engine_args}
+    model |= settings
     return {
         "models": [model],
         "ingress": {"cpus_per_replica": 0, "replicas": 2, "render_workers": 1},

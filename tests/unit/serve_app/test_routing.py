@@ -210,3 +210,26 @@ async def test_the_switchboard_tells_late_listeners_who_is_there(router: ModelRo
     assert router.block_size == 8
     assert switchboard.listener(key) is router
     assert switchboard.listener(DeploymentKey("other", "llm")) is None
+
+
+async def test_without_the_index_a_conversation_stays_where_its_last_turn_was(
+    router: ModelRouter, index: LocalIndex
+) -> None:
+    router.on_members(members(R1, R2))
+    await asyncio.sleep(0)
+    index.is_down = True
+    ids = prompt(*range(14))
+    chosen = (await router.begin(admitted(ids), NO_HINTS)).routing.ranked
+    assert set(chosen) == {R1, R2}
+    busy = [
+        await router.begin(admitted(ids), ClientHints(last_replica=chosen[1])) for _ in range(9)
+    ]
+    assert {live.route.replica_id for live in busy} == {R1, R2}
+    for live in busy:
+        router.end(live)
+    for last in chosen:
+        live = await router.begin(admitted(ids), ClientHints(last_replica=last))
+        assert live.routing.is_fallback
+        assert live.routing.ranked[0] == live.route.replica_id == last
+        assert set(live.routing.ranked) == {R1, R2}
+        router.end(live)
