@@ -20,7 +20,7 @@ from router.core.types import ReplicaId, Slot, Tier
 from router.decision import Decision, SelectRequest
 from router.explanations import Record
 from router.joint_overlap import JointOverlap
-from router.policies.base import NO_DEPTHS, NO_KEYS, Facts, Reason, RoutingPolicy
+from router.policies.base import NO_DEPTHS, NO_FIGURES, NO_KEYS, Facts, Reason, RoutingPolicy
 from router.policies.registry import PolicySpec, make_policy
 
 N = TypeVar("N", np.int32, np.uint64, np.float64)
@@ -115,6 +115,7 @@ class Chooser:
             tiers, speculative = np.zeros_like(tiers), np.zeros_like(speculative)
         hashes = request.hashes if not request.chains else request.split_hashes()[0]
         history = NO_DEPTHS if seat.history is None else seat.history.depths(hashes, slots, now)
+        room = self._ledger.room
         return Facts(
             slots,
             tiers,
@@ -127,6 +128,9 @@ class Chooser:
             hashes,
             _columns(directory.keys, slots),
             history,
+            # Records keep the facts, and these change.
+            _columns(self._ledger.rates.rates, slots).copy(),
+            _columns(room.tokens, slots).copy() if room.is_known else NO_FIGURES,
         )
 
 

@@ -51,6 +51,7 @@ class CacheTracker:
         self._settings = settings or TrackerSettings()
         self._engine = engine
         self._block_size = info.block_size
+        self._cache_tokens = info.total_blocks * info.block_size
         self._replica_id = replica_id
         self._log = EventLog()
         self._mirror = Mirror(replica_id, self.incarnation, info.block_size, log=self._log)
@@ -79,7 +80,12 @@ class CacheTracker:
         """Begins to tell the index, now and whenever it comes back."""
         lives = _lives(self.incarnation)
         self._publisher = IndexPublisher(
-            connection, self._mirror, self._replica_id, lives.__next__, _PUBLISHER
+            connection,
+            self._mirror,
+            self._replica_id,
+            lives.__next__,
+            _PUBLISHER,
+            self._cache_tokens,
         )
         self._telling = asyncio.create_task(self._tell(self._publisher), name="kv-index")
 

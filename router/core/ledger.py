@@ -11,8 +11,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from router.core.cache_room import CacheRoom
 from router.core.lapses import LapseQueue
 from router.core.load_totals import Load, LoadTotals, TenantLoad
+from router.core.rates import ReplicaRates
 from router.core.types import BookingId, Slot, Tenant, Value
 
 
@@ -53,6 +55,9 @@ class _Entry:
     booking: Booking
     prefill_tokens: int
     decode_blocks: int
+    began_alone_at: float | None
+    """When it was booked, if no other prefill stood before it there."""
+    decodes_since: float | None = None
 
 
 class LoadLedger:
@@ -63,13 +68,14 @@ class LoadLedger:
     output so far; `requests`: booked requests; `loads` [3, max_replicas]: these three.
 
     At most `max_bookings` are kept: at the cap a booking displaces the one that would lapse first.
-
     `loads_at` adds a fourth row, `RECENT_TOKENS`: the uncached tokens booked lately, ended or not,
     fading by half every `recent_half_life_s`: how much of each cache has been written over.
+    `rates` learns from the same calls how fast each replica computes; `room` is what its cache can
+    take beside what is booked, where it is told how much it holds.
     """
 
     def __init__(
-        self, max_replicas: int, max_bookings: int = 65_536, recent_half_life_s: float = 60.0
+        self, max_replicas: int, max_bookings: int = 65_536, recent_half_life_s: float = 40.0
     ) -> None:
         assert max_bookings >= 1
         self.max_bookings = max_bookings
@@ -78,6 +84,8 @@ class LoadLedger:
         self._totals = LoadTotals(max_replicas, recent_half_life_s)
         self.loads = self._totals.loads[: Load.RECENT_TOKENS]
         self.prefill_tokens, self.decode_blocks, self.requests = self.loads
+        self.rates = ReplicaRates(max_replicas)
+        self.room = CacheRoom(max_replicas)
         self._entries: dict[BookingId, _Entry] = {}
         self._lapses: LapseQueue[BookingId] = LapseQueue()
 
@@ -119,7 +127,8 @@ class LoadLedger:
         is_full = len(self._entries) >= self.max_bookings
         displaced = self._make_room() if is_full else []
         blocks = _blocks(booking.prompt_tokens, booking.block_size)
-        entry = _Entry(booking, booking.uncached_tokens, blocks)
+        is_alone = not self.prefill_tokens.item(booking.slot)
+        entry = _Entry(booking, booking.uncached_tokens, blocks, now if is_alone else None)
         self._entries[booking.booking_id] = entry
         self._lapses.add(booking.booking_id, now + booking.lease_s)
         self._add(entry, entry.prefill_tokens, entry.decode_blocks, 1)
@@ -132,8 +141,12 @@ class LoadLedger:
         entry = self._known(booking_id)
         if entry is None:
             return False
+        if entry.began_alone_at is not None:
+            took_ms = (now - entry.began_alone_at) * 1e3
+            self.rates.prefill.observe(entry.booking.slot, entry.prefill_tokens, took_ms)
+            entry.began_alone_at = None
         self._add(entry, -entry.prefill_tokens, 0, 0)
-        entry.prefill_tokens = 0
+        entry.prefill_tokens, entry.decodes_since = 0, now
         self._lapses.extend(booking_id, now + entry.booking.lease_s)
         return True
 
@@ -147,6 +160,9 @@ class LoadLedger:
         grown = max(blocks - entry.decode_blocks, 0)
         self._add(entry, 0, grown, 0)
         entry.decode_blocks += grown
+        if entry.decodes_since is not None and output_tokens:
+            step_ms = (now - entry.decodes_since) * 1e3 / output_tokens
+            self.rates.decode.observe(booking.slot, self.decode_blocks.item(booking.slot), step_ms)
         self._lapses.extend(booking_id, now + booking.lease_s)
         return True
 
@@ -159,6 +175,7 @@ class LoadLedger:
             self._add(entry, -entry.prefill_tokens, -entry.decode_blocks, -1)
             entry.booking = replace(entry.booking, slot=slot)
             self._add(entry, entry.prefill_tokens, entry.decode_blocks, 1)
+            entry.began_alone_at = entry.decodes_since = None
             self.counters.moved += 1
         return True
 
@@ -179,6 +196,8 @@ class LoadLedger:
     def forget(self, slot: Slot) -> list[Booking]:
         """The replica is gone: releases and returns all that was booked there. O(bookings)."""
         self._totals.recent.clear(slot)
+        self.rates.forget(slot)
+        self.room.forget(slot)
         entries = self._entries.items()
         booking_ids = [booking_id for booking_id, entry in entries if entry.booking.slot == slot]
         for booking_id in booking_ids:
@@ -206,6 +225,8 @@ class LoadLedger:
     def _add(self, entry: _Entry, prefill_tokens: int, decode_blocks: int, requests: int) -> None:
         booking = entry.booking
         self._totals.add(booking.slot, booking.tenant, prefill_tokens, decode_blocks, requests)
+        if requests:
+            self.room.add(booking.slot, requests * booking.uncached_tokens)
 
     def _take_out(self, booking_id: BookingId) -> Booking:
         """Off the books; the lease is the caller's to end."""

@@ -46,10 +46,10 @@ class KvAwareParameters(Parameters):
     """
 
     prefill_ms_per_token: float = Field(0.0152, gt=0)
-    prefill_base_ms: float = Field(12.0, ge=0)
+    prefill_base_ms: float = Field(14.0, ge=0)
     decode_ms_per_block: float = Field(0.03, ge=0)
     queue_weight: float = Field(14.0, ge=1)
-    overlap_weight: float = Field(2.5, ge=0)
+    overlap_weight: float = Field(1.5, ge=0)
     interference_weight: float = Field(1.7, ge=0)
     recent_weight: float = Field(0.19, ge=0)
     patience_tokens: float = Field(1000.0, gt=0)
@@ -117,8 +117,8 @@ class KvAware:
 
     def terms(self, facts: Facts) -> dict[str, Floats]:
         """What the costs are made of, by name: milliseconds [n] each, without the surcharge."""
-        per_token, _ = self._rates(facts)
-        parts = self._parts(facts, self._reused_blocks(facts))._asdict()
+        per_token, block_tokens = self._rates(facts)
+        parts = self._parts(facts, self._reused_blocks(facts), block_tokens)._asdict()
         shape = facts.slots.shape
         return {name: np.broadcast_to(per_token * part, shape) for name, part in parts.items()}
 
@@ -141,15 +141,16 @@ class KvAware:
         return reused
 
     def _costs(self, facts: Facts, reused: Floats | None) -> Floats:
-        waiting, own_prefill, others_delay, recent, patience = self._parts(facts, reused)
-        costs = waiting + own_prefill
-        costs += others_delay
-        costs += recent
-        costs += patience
-        costs *= self._rates(facts)[0]
+        per_token, block_tokens = self._rates(facts)
+        parts = self._parts(facts, reused, block_tokens)
+        costs = parts.waiting + parts.own_prefill
+        costs += parts.others_delay
+        costs += parts.recent
+        costs += parts.patience
+        costs *= per_token
         return costs
 
-    def _parts(self, facts: Facts, reused: Floats | None) -> "_Parts":
+    def _parts(self, facts: Facts, reused: Floats | None, block_tokens: Floats) -> "_Parts":
         waiting, decode_blocks, requests, recent = facts.loads
         own: Floats | float = facts.prompt_tokens + self._base_tokens
         saved: Floats | float = 0.0
@@ -160,7 +161,7 @@ class KvAware:
             lacking = np.maximum(own - facts.room_tokens, 0.0)
             waiting = waiting + self._parameters.shortage_weight * lacking
         shared = np.minimum(waiting, saved)
-        first_token = decode_blocks * self._rates(facts)[1]
+        first_token = decode_blocks * block_tokens
         first_token += waiting
         first_token += own
         first_token -= shared * _UNDER_WAY

@@ -42,10 +42,12 @@ class ControlPlane:
             speculative_ttl_s=plan.speculative_ttl_s,
         )
         self._block_size = plan.fleet.block_size
+        self._cache_tokens = plan.fleet.blocks * plan.fleet.block_size
         self._next_sweep_s = 0.0
 
     def join(self, replica: Replica) -> None:
         replica.slot = self.index.register(replica.replica_id, replica.incarnation)
+        self.ledger.room.set_size(replica.slot, self._cache_tokens)
         self.members.add(replica)
 
     def leave(self, replica: Replica) -> None:

@@ -92,6 +92,7 @@ class IndexPublisher:
         replica_id: ReplicaId,
         new_incarnation: Callable[[], Incarnation],
         settings: PublisherSettings | None = None,
+        cache_tokens: int | None = None,
     ) -> None:
         self.counters = PublisherCounters()
         self._connection = connection
@@ -100,6 +101,7 @@ class IndexPublisher:
         self._new_incarnation = new_incarnation
         self._incarnation = new_incarnation()
         self._settings = settings or PublisherSettings()
+        self._cache_tokens = cache_tokens
         self._stage = _Stage.REGISTRATION
         self._unsent: EventBatch | None = None
         self._index_incarnation: int | None = None
@@ -212,7 +214,7 @@ class IndexPublisher:
         self.counters.reincarnations += 1
 
     def _registration(self) -> bytes:
-        return encode(Registration(self._replica_id, self._incarnation))
+        return encode(Registration(self._replica_id, self._incarnation, self._cache_tokens))
 
     async def _call(self, call: Callable[[bytes], Awaitable[Receipt]], message: bytes) -> Receipt:
         async with asyncio.timeout(self._settings.call_limit_s):

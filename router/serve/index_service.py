@@ -40,7 +40,9 @@ class IndexService:
             speculative_ttl_s=settings.speculative_ttl_s,
         )
         self.flights = FlightDesk(self.selector, self.ledger, self.leases, incarnation)
-        self.events = EventDesk(self.index, self.selector, self.leases, incarnation)
+        self.events = EventDesk(
+            self.index, self.selector, self.leases, self.ledger.room, incarnation
+        )
 
     def exchange(self, flight: bytes, now: float) -> bytes:
         """Raises `msgspec.MsgspecError` or `ValueError` on what is no flight."""

@@ -141,10 +141,14 @@ class Landing(Message, frozen=True):
 
 
 class Registration(Message, frozen=True):
-    """One life of a replica: a restart of its engine or of itself is another."""
+    """One life of a replica: a restart of its engine or of itself is another.
+
+    `cache_tokens`: what its cache holds on the GPU, if it says so.
+    """
 
     replica_id: str
     incarnation: int
+    cache_tokens: int | None = None
 
 
 class Verdict(IntEnum):

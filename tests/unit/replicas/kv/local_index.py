@@ -30,8 +30,10 @@ class LocalIndex:
         self._lives += 1
         self.index = BlockIndex(100_000, 4)
         leases = ReplicaLeases(4, stale_after_s=1e9, forget_after_s=1e9)
-        selector = Selector(self.index, LoadLedger(4), leases, Random(1))
-        self._desk = EventDesk(self.index, selector, leases, Incarnation(self._lives))
+        ledger = LoadLedger(4)
+        selector = Selector(self.index, ledger, leases, Random(1))
+        life = Incarnation(self._lives)
+        self._desk = EventDesk(self.index, selector, leases, ledger.room, life)
 
     def blocks(self, replica_id: ReplicaId) -> set[int]:
         """All that the index believes this replica's engine to hold."""

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router.core.ledger import Booking, LoadLedger
 from router.core.load_totals import TenantLoad
+from router.core.rates import Rate
 from router.core.types import BookingId, Slot, Tenant
 
 REPLICAS = 4
@@ -307,3 +308,53 @@ LedgerAgainstNaive.TestCase.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None
 )
 TestLedgerAgainstNaive = LedgerAgainstNaive.TestCase
+
+
+def test_room_follows_bookings_to_where_they_move_and_out() -> None:
+    ledger = LoadLedger(REPLICAS)
+    for slot in range(2):
+        ledger.room.set_size(Slot(slot), 1000)
+    ledger.book(booking(1, 0, uncached_tokens=300), now=0.0)
+    assert ledger.room.tokens[:2].tolist() == [700.0, 1000.0]
+    ledger.first_token(BookingId(1), now=1.0)
+    ledger.move(BookingId(1), Slot(1))
+    assert ledger.room.tokens[:2].tolist() == [1000.0, 700.0]
+    ledger.settle(BookingId(1))
+    assert ledger.room.tokens[:2].tolist() == [1000.0, 1000.0]
+
+
+def learned_ms(ledger: LoadLedger, slot: int) -> float:
+    return float(ledger.rates.rates[Rate.PREFILL_LEARNED, slot])
+
+
+def test_the_ledger_learns_from_first_tokens_that_waited_for_nobody() -> None:
+    ledger = LoadLedger(REPLICAS)
+    for number in range(100):
+        now, tokens = 10.0 * number, 100 + 50 * (number % 7)
+        ledger.book(booking(2 * number, uncached_tokens=tokens), now=now)
+        ledger.book(booking(2 * number + 1, uncached_tokens=900), now=now)
+        ledger.first_token(BookingId(2 * number), now=now + 0.002 * tokens)
+        ledger.first_token(BookingId(2 * number + 1), now=now + 5.0)
+        ledger.settle(BookingId(2 * number))
+        ledger.settle(BookingId(2 * number + 1))
+    share = float(ledger.rates.rates[Rate.PREFILL_PRIOR_SHARE, 0])
+    assert learned_ms(ledger, 0) == pytest.approx(2.0 * (1 - share))
+
+
+def test_a_request_that_another_replica_took_teaches_nothing() -> None:
+    ledger = LoadLedger(REPLICAS)
+    for number in range(20):
+        ledger.book(booking(number, uncached_tokens=100 * number), now=0.0)
+        ledger.move(BookingId(number), Slot(1))
+        ledger.first_token(BookingId(number), now=float(number))
+        ledger.settle(BookingId(number))
+    assert learned_ms(ledger, 0) == learned_ms(ledger, 1) == 0.0
+
+
+def test_the_ledger_learns_what_the_blocks_there_add_to_a_step() -> None:
+    ledger = LoadLedger(REPLICAS)
+    for number in range(50):
+        ledger.book(booking(number, prompt_tokens=BLOCK_SIZE * 100), now=0.0)
+        ledger.first_token(BookingId(number), now=0.0)
+        ledger.progress(BookingId(number), 1, now=0.001 * 100 * (number + 1))
+    assert ledger.rates.rates[Rate.DECODE_LEARNED, 0] > 0.5
