@@ -81,6 +81,18 @@ class BlockIndexActor:
     def forget(self, registration: bytes) -> bytes:
         return self._receive(lambda service, now: service.forget(registration))
 
+    def report_stored(self, news: bytes) -> bytes:
+        """What a store holds or has let go; see `wire.StoreNews`."""
+        return self._receive(lambda service, now: service.report_stored(news))
+
+    def forget_store(self, store_id: str) -> bytes:
+        return self._receive(lambda service, now: service.forget_store(store_id))
+
+    def hottest(self, limit: int) -> bytes:
+        """The prefixes that most lookups share, as a MessagePack list of `HotPrefix` maps."""
+        with self._lock:
+            return msgspec.msgpack.encode(self._service.index.hottest(limit))
+
     def explain(self, booking_id: int) -> bytes:
         """The decision with all its candidates as MessagePack; nil once it is too long ago."""
         with self._lock:

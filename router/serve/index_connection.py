@@ -7,6 +7,7 @@ import ray
 from ray.actor import ActorHandle
 
 from router.core.errors import IndexUnavailable
+from router.core.types import StoreId
 from router.serve.generations import find_index, named
 from router.serve.wire import Landing, Receipt, decode_landing, decode_receipt
 
@@ -43,6 +44,12 @@ class NamedIndex:
 
     async def forget(self, registration: bytes) -> Receipt:
         return await self._deliver(lambda actor: actor.forget.remote(registration))
+
+    async def report_stored(self, news: bytes) -> Receipt:
+        return await self._deliver(lambda actor: actor.report_stored.remote(news))
+
+    async def forget_store(self, store_id: StoreId) -> Receipt:
+        return await self._deliver(lambda actor: actor.forget_store.remote(store_id))
 
     async def _deliver(self, call: Call) -> Receipt:
         for _ in range(_MAX_HOPS):

@@ -10,15 +10,16 @@ from random import Random
 from router.core.events import EventBatch, SnapshotChunk
 from router.core.index import BlockIndex
 from router.core.ledger import LoadLedger
-from router.core.types import BookingId, Incarnation
+from router.core.types import BookingId, Incarnation, StoreId
 from router.decision import Explanation
 from router.selector import Selector
 from router.serve.event_desk import EventDesk
 from router.serve.flight_desk import FlightDesk
 from router.serve.index_settings import IndexSettings
 from router.serve.leases import ReplicaLeases
+from router.serve.store_desk import StoreDesk
 from router.serve.succession import pages, take_over
-from router.serve.wire import decode_flight, decode_registration, encode
+from router.serve.wire import decode_flight, decode_registration, decode_store_news, encode
 
 
 class IndexService:
@@ -43,6 +44,7 @@ class IndexService:
         self.events = EventDesk(
             self.index, self.selector, self.leases, self.ledger.room, incarnation
         )
+        self.stores = StoreDesk(self.index, incarnation)
 
     def exchange(self, flight: bytes, now: float) -> bytes:
         """Raises `msgspec.MsgspecError` or `ValueError` on what is no flight."""
@@ -60,6 +62,13 @@ class IndexService:
 
     def forget(self, registration: bytes) -> bytes:
         return encode(self.events.forget(decode_registration(registration)))
+
+    def report_stored(self, news: bytes) -> bytes:
+        """Raises `msgspec.MsgspecError` or `ValueError` on what is no news of a store."""
+        return encode(self.stores.report(decode_store_news(news)))
+
+    def forget_store(self, store_id: str) -> bytes:
+        return encode(self.stores.forget(StoreId(store_id)))
 
     def sweep(self, now: float) -> None:
         """For a timer: what has lapsed goes without waiting for the next request."""

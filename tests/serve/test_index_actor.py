@@ -35,6 +35,8 @@ from router.serve.wire import (
     Outcome,
     Receipt,
     Registration,
+    StoredObject,
+    StoreNews,
     Verdict,
     decode_landing,
     decode_receipt,
@@ -344,6 +346,28 @@ def test_explains_a_decision_with_every_candidate(index: Index) -> None:
     assert [view["replica_id"] for view in explained["candidates"]]
     assert len(explained["candidates"]) == 2
     assert msgspec.msgpack.decode(ray.get(index.actor.explain.remote(99))) is None
+
+
+def test_names_the_prefixes_that_most_lookups_share(index: Index) -> None:
+    index.register("r1")
+    index.store("r1")
+    index.select(count=8)
+
+    (hottest,) = msgspec.msgpack.decode(ray.get(index.actor.hottest.remote(5)))
+
+    assert hottest == {"block_hash": int(CHAIN[-1]), "blocks": 64, "lookups": 8}
+
+
+def test_keeps_what_stores_hold_until_they_go(index: Index) -> None:
+    news = StoreNews("s1", [StoredObject(b"key", CHAIN[:8].tobytes())], [])
+
+    receipt = decode_receipt(ray.get(index.actor.report_stored.remote(encode(news))))
+    held = index.stats()["index"]
+    ray.get(index.actor.forget_store.remote("s1"))
+
+    assert receipt.verdict == Verdict.ACCEPTED
+    assert isinstance(held, dict) and held["stored_blocks"] == 8
+    assert index.stats()["index"] == {**held, "stored_blocks": 0}
 
 
 def test_a_command_stops_the_index_that_an_application_left(application: str, index: Index) -> None:

@@ -11,17 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.core.events import EventBatch, SnapshotChunk, StoredRun
-from router.core.types import BookingId, Incarnation, ReplicaId, Tenant, Tier
+from router.core.types import BookingId, Incarnation, ReplicaId, StoreId, Tenant, Tier
 from router.serve.caller_bookings import Notes
 from router.serve.flights import Booked, RoutingRequest, pack_flight
 from router.serve.index_service import IndexService
 from router.serve.index_settings import IndexSettings
 from router.serve.wire import (
+    MAX_BATCH_BLOCKS,
     Answer,
     Landing,
     Outcome,
     Receipt,
     Registration,
+    StoredObject,
+    StoreNews,
     Verdict,
     decode_landing,
     decode_receipt,
@@ -213,3 +216,40 @@ def test_a_flight_with_too_few_hashes_is_refused_before_anything_is_booked() -> 
     with pytest.raises(ValueError, match="fewer hashes"):
         index.service.exchange(msgspec.msgpack.encode(flight), 0.0)
     assert len(index.service.ledger) == 0
+
+
+class TestStores:
+    KEY, CHAIN = b"object-1", CHAINS[0][:8]
+
+    def report(self, index: Index, **news: list[StoredObject]) -> Receipt:
+        message = StoreNews("s1", news.get("added", []), news.get("removed", []))
+        return decode_receipt(index.service.report_stored(encode(message)))
+
+    def filled(self) -> Index:
+        index = Index()
+        receipt = self.report(index, added=[StoredObject(self.KEY, self.CHAIN.tobytes())])
+        assert receipt == Receipt(1, Verdict.ACCEPTED)
+        return index
+
+    def test_a_stored_object_is_found_by_its_blocks(self) -> None:
+        found = self.filled().service.index.stored(CHAINS[0])
+        assert [[(at.store_id, at.key) for at in block] for block in found] == [
+            [(StoreId("s1"), self.KEY)]
+        ] * len(self.CHAIN)
+
+    def test_a_removed_object_is_not(self) -> None:
+        index = self.filled()
+        self.report(index, removed=[StoredObject(self.KEY, self.CHAIN.tobytes())])
+        assert index.service.index.stored(CHAINS[0]) == []
+
+    def test_a_store_that_goes_takes_its_objects_along(self) -> None:
+        index = self.filled()
+        decode_receipt(index.service.forget_store("s1"))
+        assert index.service.index.stored(CHAINS[0]) == []
+
+    def test_too_much_at_once_is_refused(self) -> None:
+        index = Index()
+        many = np.arange(1, MAX_BATCH_BLOCKS + 2, dtype=np.uint64).tobytes()
+        receipt = self.report(index, added=[StoredObject(self.KEY, many)])
+        assert receipt.verdict == Verdict.TOO_LARGE
+        assert index.service.index.stats().stored_blocks == 0
