@@ -12,6 +12,7 @@ from starlette.routing import Route as Path
 
 from replicas.engines.protocol import EngineReport, EngineRequest, Route
 from replicas.engines.sim import SimEngine
+from replicas.sim.answers import sse
 from replicas.sim_server.metrics import SimMetrics
 from replicas.sim_server.rendering import (
     Json,
@@ -22,7 +23,7 @@ from replicas.sim_server.rendering import (
     parse_body,
 )
 from replicas.sim_server.words import pack, text_of
-from router.core.errors import EngineDead, NotFound, RequestError, WarmpathError
+from router.core.errors import EngineDead, EngineError, NotFound, RequestError, WarmpathError
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class SimServer:
     """Routes of one engine. The application starts and stops it."""
 
     def __init__(self, engine: SimEngine, metrics: SimMetrics, model: str, max_len: int) -> None:
-        self._engine = engine
+        self.engine = engine
         self._metrics = metrics
         self._model = model
         self._max_model_len = max_len
@@ -98,24 +99,24 @@ class SimServer:
         return JSONResponse({"object": "list", "data": [card]})
 
     async def health(self, request: Request) -> Response:
-        await self._engine.check_health()
+        await self.engine.check_health()
         return Response()
 
     async def metrics(self, request: Request) -> Response:
-        exported = self._metrics.export(self._engine.load())
+        exported = self._metrics.export(self.engine.load())
         return Response(exported, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def reset_prefix_cache(self, request: Request) -> Response:
-        return Response(status_code=200 if await self._engine.reset_prefix_cache() else 409)
+        return Response(status_code=200 if await self.engine.reset_prefix_cache() else 409)
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        info = await self._engine.start()
+        info = await self.engine.start()
         logger.info("the simulated engine is up: %s", info)
         try:
             yield
         finally:
-            await self._engine.stop()
+            await self.engine.stop()
 
     async def _body(self, request: Request) -> Json:
         body = parse_body(await request.body())
@@ -134,7 +135,7 @@ class SimServer:
             cache_salt=salt if isinstance(salt, str) else None,
             is_stream=body.get("stream") is True,
         )
-        parts = self._engine.generate(engine_request)
+        parts = self.engine.generate(engine_request)
         first = await anext(parts)
         assert isinstance(first, bytes)
         if engine_request.is_stream:
@@ -160,22 +161,31 @@ class SimServer:
 
 
 async def _stream(first: bytes, parts: Parts) -> AsyncIterator[bytes]:
-    """Closing the answer aborts the request in the engine."""
+    """Closing the answer aborts the request in the engine; its failure is the last event."""
     async with aclosing(parts):
         yield first
-        async for part in parts:
-            if isinstance(part, bytes):
-                yield part
+        try:
+            async for part in parts:
+                if isinstance(part, bytes):
+                    yield part
+        except EngineError as error:
+            yield sse(_document(error))
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """OpenAI's error document."""
     assert isinstance(error, WarmpathError)
-    status = 503 if isinstance(error, EngineDead) else 500
-    param = code = None
+    return JSONResponse(_document(error), status_code=_status(error))
+
+
+def _status(error: WarmpathError) -> int:
     if isinstance(error, RequestError):
-        status = 404 if isinstance(error, NotFound) else 400
-        param, code = error.param, error.code
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    document = {"message": error.message, "type": kind, "param": param, "code": code}
-    return JSONResponse({"error": document}, status_code=status)
+        return 404 if isinstance(error, NotFound) else 400
+    return 503 if isinstance(error, EngineDead) else 500
+
+
+def _document(error: WarmpathError) -> Json:
+    """OpenAI's, of an error."""
+    is_ours = _status(error) >= 500
+    param, code = (error.param, error.code) if isinstance(error, RequestError) else (None, None)
+    kind = "server_error" if is_ours else "invalid_request_error"
+    return {"error": {"message": error.message, "type": kind, "param": param, "code": code}}

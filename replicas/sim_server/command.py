@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
+from pydantic import ValidationError
 
 from replicas.engines.sim import SimEngine
 from replicas.engines.sim_publisher import Endpoints
 from replicas.sim_server.app import SimServer
 from replicas.sim_server.metrics import SimMetrics
 from router.configuration import SimConfig
+from router.core.errors import ConfigurationError
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -30,21 +32,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kv-events-endpoint", help="ZeroMQ address to publish events at")
     parser.add_argument("--kv-replay-endpoint", help="and to replay them from")
     for name, field in SimConfig.model_fields.items():
-        flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, type=type(field.default), default=field.default)
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=type(field.default),
+            default=field.default,
+            help=f"default {field.default}",
+        )
     options = vars(parser.parse_args(arguments))
-    config = SimConfig(**{name: options[name] for name in SimConfig.model_fields})
     with tempfile.TemporaryDirectory(prefix="warmpath-sim-") as folder:
         endpoints = Endpoints(
             options["kv_events_endpoint"] or f"ipc://{Path(folder)}/events",
             options["kv_replay_endpoint"] or f"ipc://{Path(folder)}/replay",
         )
-        uvicorn.run(
-            serve(config, options["model"], endpoints).application(),
-            host=options["host"],
-            port=options["port"],
-            log_level="warning",
-        )
+        try:
+            config = SimConfig(**{name: options[name] for name in SimConfig.model_fields})
+            application = serve(config, options["model"], endpoints).application()
+        except (ConfigurationError, ValidationError) as error:
+            parser.error(str(error))
+        uvicorn.run(application, host=options["host"], port=options["port"], log_level="warning")
 
 
 def serve(config: SimConfig, model: str, endpoints: Endpoints | None = None) -> SimServer:

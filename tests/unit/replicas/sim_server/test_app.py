@@ -12,6 +12,8 @@ import uvicorn
 from openai import AsyncOpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
+from replicas.engines.sim import SimEngine
+from replicas.engines.sim_faults import FaultKind, SimFault
 from replicas.engines.sim_publisher import Endpoints
 from replicas.kv.feed import EngineFeed
 from replicas.kv.mirror import Mirror
@@ -54,6 +56,7 @@ class Running:
 
     url: str
     endpoints: Endpoints
+    engine: SimEngine
 
     @property
     def client(self) -> AsyncOpenAI:
@@ -71,13 +74,14 @@ class Running:
 @pytest.fixture
 async def server(tmp_path: Any) -> AsyncIterator[Running]:
     endpoints = Endpoints(f"ipc://{tmp_path}/events", f"ipc://{tmp_path}/replay")
-    application = serve(CONFIG, "m", endpoints).application()
-    runner = uvicorn.Server(uvicorn.Config(application, port=0, log_level="error", ws="none"))
+    face = serve(CONFIG, "m", endpoints)
+    config = uvicorn.Config(face.application(), port=0, log_level="error", ws="none")
+    runner = uvicorn.Server(config)
     serving = asyncio.create_task(runner.serve())
     while not runner.started:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     port = runner.servers[0].sockets[0].getsockname()[1]
-    yield Running(f"http://127.0.0.1:{port}", endpoints)
+    yield Running(f"http://127.0.0.1:{port}", endpoints, face.engine)
     runner.should_exit = True
     await serving
 
@@ -129,6 +133,15 @@ async def test_mistakes_are_errors_of_openais_kinds(server: Running) -> None:
         await server.client.completions.create(model="m", prompt=[1] * 500)
     with pytest.raises(openai.BadRequestError):
         await chat(server, [])
+
+
+async def test_a_stream_that_breaks_off_says_so(server: Running) -> None:
+    stream = await chat(server, CHAT, max_tokens=300, stream=True)
+    await anext(aiter(stream))
+    server.engine.inject(SimFault(FaultKind.FAIL_REQUEST))
+    with pytest.raises(openai.APIError, match="failed to generate"):
+        async for _ in stream:
+            pass
 
 
 async def test_a_salt_separates_tenants(server: Running) -> None:
