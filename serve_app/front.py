@@ -14,13 +14,8 @@ from serve_app.body import read_body
 from serve_app.contexts.service import Contexts
 from serve_app.dispatch import Dispatcher, Finish
 from serve_app.errors import CountFault
-from serve_app.render_loop import RenderLoop
+from serve_app.render_loop import SHORT_BODY_BYTES, RenderLoop
 from serve_app.tuning import Tuning
-
-SHORT_BODY_BYTES = 16 * 1024
-"""Admitting a body costs the serving loop at most some milliseconds up to here, and less than the
-way to another thread and back.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+SHORT_BODY_BYTES = 16 * 1024
+"""Admitting a body costs the serving loop at most some milliseconds up to here, and less than the
+way to another thread and back.
+"""
+
 
 class RenderLoop:
     """Runs coroutines beside the serving loop; the heavy steps go on to the renderers' threads."""

@@ -41,13 +41,13 @@ class Creation:
         record: RequestRecord,
     ) -> ContextView:
         """Durable when it returns. Sets the record's route to the one that prefills."""
-        body = decode_object(raw)
-        kind = _kind(body)
+        body, kind = await self.serving.run(len(raw), _asked(raw))
         ttl, pairs = ttl_s(body, headers, self.config), metadata(body)
         tenant = Tenant(record.tenant)
         record.route = ApiRoute.CHAT if kind is Kind.CHAT else ApiRoute.COMPLETIONS
-        admitted = await self.serving.render_loop.run(
-            self.serving.admission.admit_body(record.route, _first_request(kind, body), tenant)
+        admission = self.serving.admission
+        admitted = await self.serving.run(
+            len(raw), admission.admit_body(record.route, _first_request(kind, body), tenant)
         )
         _check(admitted, kind)
         answer = await self.serving.begin(admitted, ClientHints(), record)
@@ -63,6 +63,12 @@ class Creation:
             replica_id=record.live.replica_id if record.live else None,
         )
         return await self.client.create(tenant, new)
+
+
+async def _asked(raw: bytes) -> tuple[Json, Kind]:
+    """Raises `InvalidRequest`. O(body)."""
+    body = decode_object(raw)
+    return body, _kind(body)
 
 
 def _kind(body: Json) -> Kind:

@@ -34,6 +34,15 @@ from serve_app.routing import ClientHints
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a client asks of a turn; `body` holds only what is new."""
+
+    kind: Kind
+    body: Json
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Turns:
     """Runs turns for the generating routes. Keeps nothing between them."""
 
@@ -46,45 +55,40 @@ class Turns:
 
         A turn that does not come to its end leaves the context as it was, and free at once.
         """
-        kind = kind_of(record.route)
-        body = decode_object(raw)
-        check_turn(kind, body)
+        asked = await self.serving.run(len(raw), _asked(kind_of(record.route), raw))
         tenant, named = Tenant(record.tenant), context_id(headers[SESSION_HEADER])
         hints = ClientHints(frozenset(headers), session_tag(tenant, named))
         turn = await self.client.begin_turn(
             tenant,
             named,
-            self.serving.admission.model_of(body),
-            kind,
+            self.serving.admission.model_of(asked.body),
+            asked.kind,
             expected_turns(headers),
             wait_s(headers, self.config),
         )
         hints = replace(hints, last_replica=turn.last_replica)
         try:
-            return await self._begun(turn, kind, body, hints, record)
+            return await self._begun(turn, asked, hints, record)
         except BaseException as error:
             await _give_up(self.client, turn, error)
             raise
 
     async def _begun(
-        self, turn: OpenTurn, kind: Kind, body: Json, hints: ClientHints, record: RequestRecord
+        self, turn: OpenTurn, asked: Asked, hints: ClientHints, record: RequestRecord
     ) -> Answer:
-        admitting = self._admitted(turn, kind, body, record)
-        admitted = await self.serving.render_loop.run(admitting)
+        size_bytes = asked.size_bytes + len(turn.tokens) + len(turn.document)
+        admitted = await self.serving.run(size_bytes, self._admitted(turn, asked, record))
         answer = await self.serving.begin(admitted, hints, record)
-        live = LiveTurn(self.client, turn, admitted, record, _lines(kind, body))
+        live = LiveTurn(self.client, turn, admitted, record, _lines(asked))
         items = live.items(answer)
         return replace(answer, first=await anext(items), items=items)
 
-    async def _admitted(
-        self, turn: OpenTurn, kind: Kind, body: Json, record: RequestRecord
-    ) -> Admitted:
-        """On the render loop."""
-        document = read(turn.document) if kind is Kind.CHAT else None
+    async def _admitted(self, turn: OpenTurn, asked: Asked, record: RequestRecord) -> Admitted:
+        document = read(turn.document) if asked.kind is Kind.CHAT else None
         if document is None:
-            body = body | {"add_special_tokens": False}
+            body = asked.body | {"add_special_tokens": False}
         else:
-            body = with_own_settings(body, document)
+            body = with_own_settings(asked.body, document)
         renderer = self.serving.renderer(self.serving.admission.model_of(body))
         prompt = TurnPrompt(renderer, turn.tokens, document)
         admission = self.serving.admission
@@ -151,6 +155,13 @@ class LiveTurn:
         )
 
 
+async def _asked(kind: Kind, raw: bytes) -> Asked:
+    """Raises `InvalidRequest`. O(body)."""
+    body = decode_object(raw)
+    check_turn(kind, body)
+    return Asked(kind, body, len(raw))
+
+
 async def _give_up(client: ContextClient, turn: OpenTurn, error: BaseException) -> None:
     """Who is told of an error finds the context free; who has gone is not waited for."""
     abandoning = client.abandon(turn.ticket)
@@ -158,9 +169,9 @@ async def _give_up(client: ContextClient, turn: OpenTurn, error: BaseException) 
         await asyncio.shield(abandoning)
 
 
-def _lines(kind: Kind, body: Json) -> list[Line] | None:
-    messages = body.get("messages")
-    if kind is Kind.PROMPT or not isinstance(messages, list):
+def _lines(asked: Asked) -> list[Line] | None:
+    messages = asked.body.get("messages")
+    if asked.kind is Kind.PROMPT or not isinstance(messages, list):
         return None
     return [Line(message) for message in messages]
 

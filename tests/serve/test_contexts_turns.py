@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import ray
 
 from replicas.engines.sim_faults import FaultKind, SimFault
 from tests.serve.context_calls import QUOTA, STREAMED, WHOLE, Caller, events, fault, user
@@ -232,6 +234,25 @@ def test_a_stolen_id_opens_nothing_on_any_route(ann: Caller, bob: Caller) -> Non
     assert [ann.get(text), ann.get(chat)] == before
     listed = bob.call("GET", params={"limit": 100}).json()["data"]
     assert not {text, chat} & {context["id"] for context in listed}
+
+
+def test_no_log_has_a_whole_id(slow: Caller) -> None:
+    name = slow.created(messages=[user("hi")])
+    for answer in (
+        slow.chat(name, "a"),
+        slow.chat(name, "a", stream=True),
+        slow.chat(name, "a", n=2),
+        slow.call("PATCH", f"/{name}", json={"ttl": 60}),
+        slow.call("POST", f"/{name}/fork"),
+        slow.call("GET", params={"after": name}),
+        slow.call("DELETE", f"/{name}"),
+        slow.call("GET", f"/{name}"),
+    ):
+        assert answer.status_code < 500
+    session = Path(ray.worker.global_worker.node.get_session_dir_path())
+    logs = [path for path in session.glob("logs/**/*") if path.is_file()]
+    assert len(logs) > 5
+    assert [path for path in logs if name.encode() in path.read_bytes()] == []
 
 
 def test_without_a_key_nothing_is_told(ann: Caller) -> None:

@@ -24,6 +24,19 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 TURNS = 50
 RESTART_LIMIT_S = 240
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Oslo", "Lima"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
 NO_REDIS = pytest.mark.skipif(BINARY is None, reason="redis-server is not installed")
 
 
@@ -112,6 +125,26 @@ def test_fifty_turns_of_chat_are_what_the_same_ids_give_at_once(ann: Caller) -> 
         is_cut = choice["finish_reason"] == "length"
         before = prompt + (choice["token_ids"] if is_cut else [])
     assert ann.get(name)["turns"] == TURNS
+
+
+def test_a_tool_call_and_its_result_are_turns_like_others(ann: Caller) -> None:
+    """The template writes the call in another way than the model did, whose ids are kept."""
+    name = ann.created(messages=[user("hi")], tools=[TOOL])
+    forced = {"type": "function", "function": {"name": "weather"}}
+    options: dict[str, Any] = {"max_tokens": 80, "return_token_ids": True}
+    first = ann.chat(name, "the weather in Oslo?", tool_choice=forced, **options).json()
+    (choice,) = first["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == "weather"
+    told = {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}
+    second = ann.chat(name, told, **options)
+    assert second.status_code == 200, second.text
+    prompt = second.json()["prompt_token_ids"]
+    said = choice["token_ids"]
+    kept = said if choice["finish_reason"] == "length" else said[:-1]
+    assert prompt[: len(first["prompt_token_ids"]) + len(kept)] == first["prompt_token_ids"] + kept
+    assert "history_rewritten" not in second.json()
+    assert ann.get(name)["turns"] == 2
 
 
 def test_a_conversation_finds_its_prefix_cached(ann: Caller) -> None:
