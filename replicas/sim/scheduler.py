@@ -85,7 +85,7 @@ class Scheduler:
         budget = self.limits.max_batched_tokens - len(self._decoding)
         if self._prefilling is not None and budget:
             budget -= self._go_on(self._prefilling, planned, budget)
-        if self.preemptions == preemptions_before:
+        if self._waiting and self.preemptions == preemptions_before:
             self._admit(planned, budget)
         planned.count_decode(len(self._decoding), self._decoding.context_tokens)
         return planned
