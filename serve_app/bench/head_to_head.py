@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from statistics import fmean
 
-from router.policies.registry import PolicySpec
 from router.replay.figures import Limits, figures
 from router.replay.generated import BLOCK_TOKENS, sessions
-from router.replay.plan import Failure, FleetPlan, ReplayPlan
+from router.replay.plan import Failure, FleetPlan, ReplayPlan, parse_policy
 from router.replay.simulation import Simulation
 from router.replay.summary import summary
 from router.replay.trace import Chainer, TraceRow
@@ -36,7 +35,7 @@ def ours(
     trace_block_size: int = BLOCK_TOKENS,
     **changes: object,
 ) -> Summary:
-    plan = ReplayPlan(PolicySpec(policy), FleetPlan(REPLICAS, blocks, 64), **changes)  # type: ignore[arg-type]
+    plan = ReplayPlan(parse_policy(policy), FleetPlan(REPLICAS, blocks, 64), **changes)  # type: ignore[arg-type]
     requests = list(Chainer(trace_block_size, 64).requests(rows))
     return summary(figures(Simulation(plan, requests).run(), Limits()))
 
