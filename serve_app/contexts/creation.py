@@ -45,11 +45,10 @@ class Creation:
         ttl, pairs = ttl_s(body, headers, self.config), metadata(body)
         tenant = Tenant(record.tenant)
         record.route = ApiRoute.CHAT if kind is Kind.CHAT else ApiRoute.COMPLETIONS
-        admission = self.serving.admission
+        first = _first_request(kind, body)
         admitted = await self.serving.run(
-            len(raw), admission.admit_body(record.route, _first_request(kind, body), tenant)
+            len(raw), self.serving.admitted(record.route, first, tenant, b"", None)
         )
-        _check(admitted, kind)
         answer = await self.serving.begin(admitted, ClientHints(), record)
         await answer.whole()
         new = NewContext(
@@ -85,13 +84,6 @@ def _first_request(kind: Kind, body: Json) -> Json:
     kept = {name: body[name] for name in _KEPT[kind] if body.get(name) is not None}
     shape = {"add_generation_prompt": False} if kind is Kind.CHAT else {}
     return kept | shape | _ONE_TOKEN
-
-
-def _check(admitted: Admitted, kind: Kind) -> None:
-    """A context is token ids, so those must be all that the engine needs."""
-    if admitted.request.needs_render or not admitted.request.prompts:
-        param = "messages" if kind is Kind.CHAT else "prompt"
-        raise InvalidRequest("A context takes text only.", param=param)
 
 
 def _document(kind: Kind, body: Json) -> bytes:

@@ -24,7 +24,7 @@ class TurnRenderer(PromptRenderer, Protocol):
 class TurnPrompt:
     """A model's renderer as one turn needs it: bodies hold only what is new, and text only.
 
-    `document` is None for a context without messages.
+    `document` is None for a context without messages, and for one that is being made.
     """
 
     accepts_media = False

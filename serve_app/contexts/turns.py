@@ -25,7 +25,6 @@ from serve_app.contexts.parameters import (
     session_tag,
     wait_s,
 )
-from serve_app.contexts.prompts import TurnPrompt
 from serve_app.contexts.serving import Serving
 from serve_app.contexts.turn_rules import check_turn, kind_of, with_own_settings
 from serve_app.dispatch import Answer
@@ -89,13 +88,8 @@ class Turns:
             body = asked.body | {"add_special_tokens": False}
         else:
             body = with_own_settings(asked.body, document)
-        renderer = self.serving.renderer(self.serving.admission.model_of(body))
-        prompt = TurnPrompt(renderer, turn.tokens, document)
-        admission = self.serving.admission
-        admitted = await admission.admit_body(record.route, body, Tenant(record.tenant), prompt)
-        if admitted.request.needs_render or not admitted.request.prompts:
-            raise EngineError("The prompt could not be rendered.")
-        return admitted
+        tenant = Tenant(record.tenant)
+        return await self.serving.admitted(record.route, body, tenant, turn.tokens, document)
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,3 +239,36 @@ async def test_a_template_that_rewrites_history_replaces_it_and_says_so(
     whole = {"model": "m", "messages": [SYSTEM, HI], "max_tokens": 1}
     await front.client.post("/v1/chat/completions", json=whole)
     assert sent(front) == prompt
+
+
+async def test_without_a_renderer_contexts_are_refused_and_not_guessed_at(
+    front: LocalFront, renderer: TurnRenderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine would render what is new, and only that."""
+    context = await created(front, messages=[SYSTEM])
+    before = len(front.requests)
+
+    async def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(renderer, "delta_ids", fail)
+    monkeypatch.setattr(renderer, "render", fail)
+    for answer in (
+        await turn(front, context, HI),
+        await front.client.post("/v1/context", json={"model": "m", "prompt": "a"}),
+    ):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "engine_error")
+    assert len(front.requests) == before
+    view = await seen(front, context)
+    assert (view["turns"], view["expires_at"] is None) == (0, False)
+
+
+@pytest.mark.parametrize("place", ["creation", "turn"])
+async def test_a_context_takes_text_only(front: LocalFront, place: str) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    asked = {"role": "user", "content": [image]}
+    if place == "creation":
+        answer = await front.client.post("/v1/context", json={"model": "m", "messages": [asked]})
+    else:
+        answer = await turn(front, await created(front, messages=[SYSTEM]), asked)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
