@@ -1,5 +1,6 @@
 """The simulated engine over HTTP, with the routes of a vLLM server that routers and clients use."""
 
+import asyncio
 import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -28,6 +29,7 @@ from router.core.errors import EngineDead, EngineError, NotFound, RequestError, 
 logger = logging.getLogger(__name__)
 
 Parts = AsyncGenerator[bytes | EngineReport, None]
+_CLIENT_IS_GONE = 499
 
 
 class SimServer:
@@ -136,8 +138,9 @@ class SimServer:
             is_stream=body.get("stream") is True,
         )
         parts = self.engine.generate(engine_request)
-        first = await anext(parts)
-        assert isinstance(first, bytes)
+        first = await _first(request, parts)
+        if first is None:
+            return Response(status_code=_CLIENT_IS_GONE)
         if engine_request.is_stream:
             return StreamingResponse(_stream(first, parts), media_type="text/event-stream")
         await parts.aclose()
@@ -158,6 +161,30 @@ class SimServer:
             "cache_salt": body.get("cache_salt"),
             "priority": body.get("priority") or 0,
         }
+
+
+async def _first(request: Request, parts: Parts) -> bytes | None:
+    """The answer's first part; None, and the request aborted, where its client leaves before."""
+    answer = asyncio.create_task(_next(parts))
+    leaving = asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait((answer, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return await answer if answer.done() else None
+    finally:
+        for task in (answer, leaving):
+            task.cancel()
+        await asyncio.gather(answer, leaving, return_exceptions=True)
+
+
+async def _next(parts: Parts) -> bytes:
+    part = await anext(parts)
+    assert isinstance(part, bytes)
+    return part
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _stream(first: bytes, parts: Parts) -> AsyncIterator[bytes]:

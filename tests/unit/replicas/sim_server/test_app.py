@@ -200,14 +200,22 @@ async def test_metrics_have_vllms_names_and_add_up(server: Running) -> None:
     assert values["vllm:kv_cache_usage_perc"] == 0
 
 
-async def test_a_client_that_leaves_frees_its_blocks(server: Running) -> None:
-    stream = await chat(server, CHAT, max_tokens=300, stream=True)
-    await anext(aiter(stream))
-    await stream.close()
-    idle = 'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.0'
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_a_client_that_leaves_frees_its_blocks(server: Running, is_stream: bool) -> None:
+    if is_stream:
+        stream = await chat(server, CHAT, max_tokens=300, stream=True)
+        await anext(aiter(stream))
+        await stream.close()
+    else:
+        asking = asyncio.create_task(chat(server, CHAT, max_tokens=300))
+        while not server.engine.num_unfinished():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        asking.cancel()
     async with asyncio.timeout(5):
-        while idle not in (await server.get("/metrics")).text:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        while server.engine.num_unfinished():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    assert server.engine.active_blocks == 0
+    assert "vllm:request_success_total{" not in (await server.get("/metrics")).text
 
 
 async def test_an_event_subscriber_follows_the_cache(server: Running) -> None:
