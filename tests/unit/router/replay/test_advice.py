@@ -45,6 +45,17 @@ def test_a_low_latency_bought_with_goodput_does_not_win() -> None:
     assert given.policy == "kv_aware"
 
 
+def test_whoever_is_ahead_at_the_last_token_is_named_too() -> None:
+    results = {
+        "kv_aware": made(50.0),
+        "session_affinity": made(55.0, e2e_ms=2000.0),
+        "least_loaded": made(100.0),
+    }
+    given = advice(results, {name: PolicySpec(name) for name in results}, MUCH)
+    assert given.policy == "kv_aware"
+    assert any("session_affinity has a mean E2E -33%" in line for line in given.lines)
+
+
 def test_without_a_simple_policy_nothing_is_said_of_worth() -> None:
     given = advised(kv_aware=50.0)
     assert given.policy == "kv_aware"
