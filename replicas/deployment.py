@@ -40,7 +40,7 @@ def build_deployment(model: ModelConfig, *, max_queued_requests: int = -1) -> "A
 
     options = deployment_options(model, serve_flags(os.environ))
     deployment = serve.deployment(**options, max_queued_requests=max_queued_requests)
-    return deployment(LLMServer).bind(model.model_dump())
+    return deployment(ServeReplica).bind(model.model_dump())
 
 
 def deployment_name(model: ModelConfig) -> str:

@@ -40,14 +40,19 @@ class CachedApp:
     args: dict[str, Any]
     start_limit_s: float = 120
 
-    def deploy(self, **user_config: object) -> None:
-        """Waits until what is running is what was asked for."""
+    def deploy(self, *, replicas: int | None = None, **user_config: object) -> None:
+        """Waits until what is running is what was asked for. Another number restarts no replica."""
+        deployments: list[dict[str, Any]] = [
+            {"name": "Ingress", "user_config": PATIENT | user_config}
+        ]
+        if replicas is not None:
+            deployments.append({"name": "llm-m", "num_replicas": replicas})
         application = {
             "name": self.name,
             "route_prefix": f"/{self.name}",
             "import_path": "serve_app.app:build",
             "args": self.args,
-            "deployments": [{"name": "Ingress", "user_config": PATIENT | user_config}],
+            "deployments": deployments,
         }
         schema = ServeDeploySchema.model_validate({"applications": [application]})
         _get_global_client().deploy_apps(schema)

@@ -7,10 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import httpx
 import pytest
+import ray
 from ray import serve
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
 from tests.serve.cached_app import (
     BLOCK_SIZE,
@@ -259,6 +262,60 @@ def test_streams_of_a_killed_replica_end_with_one_error_and_nothing_stays_booked
     until(lambda: len(cached.pids(LLM)) == REPLICAS and victim not in cached.pids(LLM), 90)
 
 
+def whereabouts(client: httpx.Client, seeds: range) -> dict[int, Reply]:
+    """One at a time, so that no load outweighs what is cached."""
+    return {n: completion(client, prompt(n, 6)) for n in seeds}
+
+
+def test_a_killed_controller_of_serve_costs_no_request_and_no_cache(
+    cached: CachedApp, web: httpx.Client
+) -> None:
+    """While it comes back, too: no living replica leaves the index, and affinity goes on."""
+    seeds = range(140, 152)
+    before, pids = whereabouts(web, seeds), cached.pids(LLM)
+    cached.until_applied()
+    known = cached.known_replicas()
+    controller = ray.get_actor(SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)
+    streams = streams_while(web, 20, lambda: os.kill(pid_of(controller), signal.SIGKILL))
+    assert all(map(is_whole, streams))
+    for _ in range(10):
+        after = whereabouts(web, seeds)
+        assert {answer.reason for answer in after.values()} == {"kv_overlap"}
+        assert {n: after[n].replica for n in seeds} == {n: before[n].replica for n in seeds}
+        assert cached.known_replicas() == known
+        time.sleep(0.3)
+    until(lambda: cached.pids(LLM) == pids, 60)
+
+
+def test_a_replica_that_is_stopped_under_load_takes_along_nothing_but_its_cache(
+    cached: CachedApp, web: httpx.Client
+) -> None:
+    """No stream breaks, the others keep theirs, and one that joins later gets its share."""
+    seeds = range(160, 180)
+    before, pids = whereabouts(web, seeds), cached.pids(LLM)
+    cached.until_applied()
+    streams = streams_while(web, 20, lambda: cached.deploy(replicas=REPLICAS - 1), tokens=800)
+    assert all(map(is_whole, streams))
+    until(lambda: len(cached.pids(LLM)) == REPLICAS - 1)
+    until(lambda: len(cached.known_replicas()) == REPLICAS - 1, LEASE_S / 2)
+    after = whereabouts(web, seeds)
+    left = {answer.replica for answer in after.values()}
+    stayed = [n for n in seeds if before[n].replica in left]
+    assert len(stayed) > len(seeds) / 3
+    assert all(after[n].replica == before[n].replica for n in stayed)
+    assert all(after[n].cached_tokens == 6 * BLOCK_SIZE for n in stayed)
+
+    cached.deploy(replicas=REPLICAS)
+    cached.until_known(REPLICAS)
+    assert len(cached.pids(LLM) & pids) == REPLICAS - 1
+    bodies = [[*prompt(181, 8), n, *prompt(200 + n, 2)] for n in range(80)]
+    with ThreadPoolExecutor(16) as pool:
+        replies = list(pool.map(lambda body: completion(web, body, max_tokens=20), bodies))
+    by_replica = Counter(answer.replica for answer in replies)
+    (newcomer,) = set(by_replica) - {answer.replica for answer in before.values()}
+    assert by_replica[newcomer] >= len(bodies) / REPLICAS / 4
+
+
 @pytest.mark.slow
 def test_what_a_killed_ingress_had_booked_lapses_without_traffic(
     cached: CachedApp, web: httpx.Client
@@ -282,13 +339,22 @@ def test_what_a_killed_ingress_had_booked_lapses_without_traffic(
 
 
 def test_clients_that_leave_take_their_bookings_along(cached: CachedApp, web: httpx.Client) -> None:
+    """Before the first token, in the midst, or after the last."""
+
     def leave(n: int) -> None:
-        body = {"model": "m", "prompt": prompt(120 + n, 3), "max_tokens": 4000, "stream": True}
-        with web.stream("POST", "/v1/completions", json=body) as answer:
-            next(answer.iter_lines())
+        tokens, wait_s = [(4000, 0.01), (4000, 60), (2, 60)][n % 3]
+        body = {"model": "m", "prompt": prompt(220 + n, 3), "max_tokens": tokens, "stream": True}
+        with (
+            suppress(httpx.ReadTimeout),
+            web.stream("POST", "/v1/completions", json=body, timeout=wait_s) as answer,
+        ):
+            lines = answer.iter_lines()
+            next(lines)
+            if tokens == 2:
+                assert [*lines][-2] == "data: [DONE]"
 
     swept = cached.stats()["ledger"]["swept"]
-    with ThreadPoolExecutor(20) as pool:
-        list(pool.map(leave, range(40)))
+    with ThreadPoolExecutor(50) as pool:
+        list(pool.map(leave, range(200)))
     until(lambda: cached.stats()["bookings"] == 0, 10)
     assert cached.stats()["ledger"]["swept"] == swept
