@@ -97,5 +97,12 @@ def usage_of(answer: httpx.Response) -> Json:
     return usage
 
 
+def plain(usage: Json) -> Json:
+    """Without what engines add to OpenAI's own."""
+    cached = {"cached_tokens": usage["prompt_tokens_details"]["cached_tokens"]}
+    names = ("prompt_tokens", "completion_tokens", "total_tokens")
+    return {name: usage[name] for name in names} | {"prompt_tokens_details": cached}
+
+
 STREAMED: Json = {"stream": True, "stream_options": {"include_usage": True}}
 WHOLE: Json = {}
