@@ -154,6 +154,12 @@ def test_a_conversation_finds_its_prefix_cached(ann: Caller) -> None:
         assert usage["prompt_tokens_details"]["cached_tokens"] >= 160
 
 
+def is_there(caller: Caller, name: str) -> bool:
+    with suppress(httpx.TransportError):
+        return caller.call("GET", f"/{name}").status_code == 200
+    return False
+
+
 def test_an_ingress_killed_mid_turn_leaves_the_last_committed_state(
     ann: Caller, started: RealApp
 ) -> None:
@@ -173,7 +179,7 @@ def test_an_ingress_killed_mid_turn_leaves_the_last_committed_state(
             os.kill(pid, signal.SIGKILL)
         assert "data: [DONE]" not in list(lines)
     time.sleep(2.5)
-    until(lambda: ann.call("GET", f"/{name}").status_code == 200, RESTART_LIMIT_S)
+    until(lambda: is_there(ann, name), RESTART_LIMIT_S)
     after = ann.get(name)
     assert after["expires_at"] is not None
     assert (after["turns"], after["tokens"], after["usage"]) == (
