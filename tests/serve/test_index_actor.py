@@ -52,6 +52,8 @@ SETTINGS = IndexSettings(
     forget_after_s=1.6,
     sweep_interval_s=0.05,
 )
+PATIENT = replace(SETTINGS, stale_after_s=30.0, forget_after_s=60.0)
+"""For lives that end by other things than silence, however long an actor takes to start."""
 CHAIN = np.random.default_rng(5).integers(1, 2**63, 64, dtype=np.uint64)
 
 
@@ -295,7 +297,7 @@ def start_older(application: str) -> Index:
         lifetime="detached",
         num_cpus=0,
     )
-    return Index(actor.remote(SETTINGS.packed()))
+    return Index(actor.remote(PATIENT.packed()))
 
 
 def test_another_protocol_hands_over_without_losing_a_booking(application: str) -> None:
@@ -305,7 +307,7 @@ def test_another_protocol_hands_over_without_losing_a_booking(application: str) 
     old.store("r2")
     old.select(20)
 
-    new = Index(open_index(application, "model", SETTINGS), seqs=old.seqs)
+    new = Index(open_index(application, "model", PATIENT), seqs=old.seqs)
 
     name = newest(application, "model")
     assert name is not None and name.generation == 2
