@@ -128,8 +128,7 @@ class Chooser:
             hashes,
             _columns(directory.keys, slots),
             history,
-            # Records keep the facts, and these change.
-            _columns(self._ledger.rates.rates, slots).copy(),
+            self._ledger.rates.of(slots),
             _columns(room.tokens, slots).copy() if room.is_known else NO_FIGURES,
         )
 

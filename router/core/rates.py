@@ -7,9 +7,10 @@ wanders would draw requests away from what they could reuse.
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from router.core.types import Slot
 
@@ -23,13 +24,27 @@ _LIKE_OTHERS = 0.25
 """Rates that differ by less are equal; of a greater difference this share is not believed."""
 
 
-class Rate(IntEnum):
-    """The rows of an array of rates. One is `LEARNED + PRIOR_SHARE · what was believed before`."""
+class Belief(NamedTuple):
+    """Of all replicas: a rate is `learned` and `prior_share` times what was believed before."""
 
-    PREFILL_LEARNED = 0
-    PREFILL_PRIOR_SHARE = 1
-    DECODE_LEARNED = 2
-    DECODE_PRIOR_SHARE = 3
+    learned: float
+    prior_share: float
+
+
+class Rates(NamedTuple):
+    """Milliseconds per token of prefill, and per KV block there of a decoding step.
+
+    `slowness` float64 [n]: how much more each replica's prefill takes; empty where all are alike.
+    """
+
+    prefill: Belief
+    decode: Belief
+    slowness: NDArray[np.float64]
+
+
+_UNTAUGHT = Belief(0.0, 1.0)
+_ALIKE: NDArray[np.float64] = np.empty(0)
+UNOBSERVED = Rates(_UNTAUGHT, _UNTAUGHT, _ALIKE)
 
 
 @dataclass(slots=True)
@@ -52,82 +67,93 @@ class _Line:
         self.spread = self.spread * fading + before * (work - self.mean_work)
         self.trend = self.trend * fading + before * (ms - self.mean_ms)
 
+    def put_on(self, other: "_Line") -> None:
+        """Each line keeps to its own means, so that sums of them compare no replicas."""
+        self.weight += other.weight
+        self.spread += other.spread
+        self.trend += other.trend
 
-class LearnedRates:
-    """One kind of work: `learned` and `prior_share` are rows [max_replicas] that it writes.
+    def take_off(self, other: "_Line") -> None:
+        self.weight -= other.weight
+        self.spread -= other.spread
+        self.trend -= other.trend
 
-    A rate is milliseconds per unit of work. Observations cost O(1).
+
+class LearnedRate:
+    """One kind of work, in milliseconds per unit. Observations cost O(1).
+
+    `fleet`: of all replicas; `slowness` float64 [max_replicas]: of each, as a multiple of that.
     """
 
-    def __init__(self, learned: "memoryview[float]", prior_share: "memoryview[float]") -> None:
-        self._learned = learned
-        self._prior_share = prior_share
+    def __init__(self, max_replicas: int) -> None:
+        self.fleet = _UNTAUGHT
+        self.slowness = np.ones(max_replicas)
         self._lines: dict[Slot, _Line] = {}
-        self._fleet = _Line()
+        self._sums = _Line()
+        self._unlike: set[Slot] = set()
+
+    @property
+    def is_uneven(self) -> bool:
+        """Some replica is not like the others."""
+        return bool(self._unlike)
 
     def observe(self, slot: Slot, work: float, ms: float) -> None:
         """`work` units took `ms`, and whatever else takes time there."""
         line = self._lines.setdefault(slot, _Line())
-        weight, spread, trend = line.weight, line.spread, line.trend
+        self._sums.take_off(line)
         line.add(work, ms)
-        fleet = self._fleet
-        fleet.weight += line.weight - weight
-        fleet.spread += line.spread - spread
-        fleet.trend += line.trend - trend
-        self._write(slot, self._ratio(line))
+        self._sums.put_on(line)
+        self.fleet = self._belief()
+        self._note(slot, self._slowness(line))
 
     def forget(self, slot: Slot) -> None:
-        """The replica is gone; another one there is like the others again."""
+        """The replica is gone; another one there is like the others until it is observed."""
         line = self._lines.pop(slot, None)
         if line is not None:
-            self._fleet.weight -= line.weight
-            self._fleet.spread -= line.spread
-            self._fleet.trend -= line.trend
+            self._sums.take_off(line)
         if not self._lines:
-            self._fleet = _Line()
-        self._write(slot, 1.0)
+            self._sums = _Line()
+        self.fleet = self._belief()
+        self._note(slot, 1.0)
 
-    def _write(self, slot: Slot, ratio: float) -> None:
-        learned, share = self._fleet_rate()
-        self._learned[slot], self._prior_share[slot] = ratio * learned, ratio * share
+    def _note(self, slot: Slot, slowness: float) -> None:
+        self.slowness[slot] = slowness
+        if slowness == 1.0:
+            self._unlike.discard(slot)
+        else:
+            self._unlike.add(slot)
 
-    def _fleet_rate(self) -> tuple[float, float]:
-        """The slope of all replicas together, and the share of it that is still prior."""
-        fleet = self._fleet
-        believed = _FLEET_PRIOR / (_FLEET_PRIOR + max(fleet.weight, 0.0))
-        if fleet.spread <= 0 or fleet.trend <= 0:
-            return 0.0, 1.0
-        return (1 - believed) * fleet.trend / fleet.spread, believed
+    def _belief(self) -> Belief:
+        sums = self._sums
+        if sums.spread <= 0 or sums.trend <= 0:
+            return _UNTAUGHT
+        prior_share = _FLEET_PRIOR / (_FLEET_PRIOR + max(sums.weight, 0.0))
+        return Belief((1 - prior_share) * sums.trend / sums.spread, prior_share)
 
-    def _ratio(self, line: _Line) -> float:
-        """How much slower than the others, at least 1/4 and at most 4."""
-        fleet = self._fleet
-        if fleet.spread <= 0 or fleet.trend <= 0 or fleet.weight <= 0:
+    def _slowness(self, line: _Line) -> float:
+        """At least 1/4 and at most 4."""
+        sums = self._sums
+        if sums.spread <= 0 or sums.trend <= 0 or sums.weight <= 0:
             return 1.0
-        prior_spread = _REPLICA_PRIOR * fleet.spread / fleet.weight
-        slope = (line.trend / (fleet.trend / fleet.spread) + prior_spread) / (
-            line.spread + prior_spread
-        )
-        ratio = min(max(slope, 0.25), 4.0)
+        prior_spread = _REPLICA_PRIOR * sums.spread / sums.weight
+        relative_trend = line.trend * sums.spread / sums.trend
+        ratio = (relative_trend + prior_spread) / (line.spread + prior_spread)
         if ratio > 1:
-            return max(ratio / (1 + _LIKE_OTHERS), 1.0)
-        return min(ratio * (1 + _LIKE_OTHERS), 1.0)
+            return min(max(ratio / (1 + _LIKE_OTHERS), 1.0), 4.0)
+        return max(min(ratio * (1 + _LIKE_OTHERS), 1.0), 0.25)
 
 
 class ReplicaRates:
-    """Of prefill by token, and of a decoding step by KV block on the replica.
-
-    `rates`: float64 [4, max_replicas] by `Rate`, live and read-only; a prior until observed.
-    """
+    """What is known of a fleet, from its prefills and its decoding steps."""
 
     def __init__(self, max_replicas: int) -> None:
-        rates = np.zeros((len(Rate), max_replicas))
-        rates[[Rate.PREFILL_PRIOR_SHARE, Rate.DECODE_PRIOR_SHARE]] = 1.0
-        rows: list[memoryview[float]] = [row.data for row in rates[:]]
-        self.prefill = LearnedRates(rows[Rate.PREFILL_LEARNED], rows[Rate.PREFILL_PRIOR_SHARE])
-        self.decode = LearnedRates(rows[Rate.DECODE_LEARNED], rows[Rate.DECODE_PRIOR_SHARE])
-        self.rates = rates.view()
-        self.rates.flags.writeable = False
+        self.prefill = LearnedRate(max_replicas)
+        self.decode = LearnedRate(max_replicas)
+
+    def of(self, slots: NDArray[np.int64]) -> Rates:
+        """As they stand, for these replicas."""
+        slowness = self.prefill.slowness.take(slots) if self.prefill.is_uneven else _ALIKE
+        return Rates(self.prefill.fleet, self.decode.fleet, slowness)
 
     def forget(self, slot: Slot) -> None:
         """The replica is gone."""

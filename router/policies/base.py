@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from router.core.load_totals import Load
+from router.core.rates import UNOBSERVED, Rates
 from router.core.routing_history import HistoryBounds
 from router.core.types import Value
 
@@ -84,8 +85,8 @@ class Facts(Value, frozen=True, eq=False):
     always. `history` int32 [n]: leading blocks that each was sent lately, for a policy that asks
     for it; else empty.
 
-    `rates` float64 [4, n], by `Rate`: how fast each has been observed to compute. `room_tokens`
-    [n]: what its cache can take beside what is booked there. Empty where nothing is known.
+    `rates`: how fast they have been observed to compute. `room_tokens` float64 [n]: what each cache
+    can take beside what is booked there; empty where nothing is known.
     """
 
     slots: NDArray[np.int64]
@@ -99,7 +100,7 @@ class Facts(Value, frozen=True, eq=False):
     hashes: NDArray[np.uint64] = NO_KEYS
     replica_keys: NDArray[np.uint64] = NO_KEYS
     history: NDArray[np.int32] = NO_DEPTHS
-    rates: Floats = NO_FIGURES
+    rates: Rates = UNOBSERVED
     room_tokens: Floats = NO_FIGURES
 
     @property

@@ -5,18 +5,20 @@ replica. A block is worth the time that it saves, and load the time that it cost
 """
 
 from random import Random
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from router.core.load_totals import Load
 from router.core.types import Tier
 from router.policies.base import Choice, Facts, Floats, Parameters, Reason, rank
 
-_STORAGE = int(Tier.STORAGE)
+_STORAGE, _DECODE_BLOCKS = int(Tier.STORAGE), int(Load.DECODE_BLOCKS)
 """Numpy takes half as long for an index that is no enum."""
 
+_NO_SHORTAGE: Floats = np.array(0.0)
 _UNDER_WAY = np.array(0.3)
 """Share of a booked prefill that is done by the time somebody comes to wait for its blocks."""
 
@@ -97,14 +99,9 @@ class KvAware:
         self._tier_gains = np.array([cpu, storage - cpu, 1 - storage])
         self._base_tokens = parameters.prefill_base_ms / parameters.prefill_ms_per_token
         # As arrays without dimensions they save numpy the conversion of the number.
-        self._prior = (
-            np.array(parameters.prefill_ms_per_token),
-            np.array(parameters.decode_ms_per_block / parameters.prefill_ms_per_token),
-        )
+        self._prices = _prices(parameters)
         self._beyond_weight = np.array(parameters.queue_weight - 1)
         self._overlap_weight = np.array(parameters.overlap_weight)
-        self._interference_weight = np.array(parameters.interference_weight)
-        self._recent_weight = np.array(parameters.recent_weight)
         self._per_patience = np.array(1 / parameters.patience_tokens)
 
     def choose(self, facts: Facts, rng: Random) -> Choice:
@@ -117,10 +114,21 @@ class KvAware:
 
     def terms(self, facts: Facts) -> dict[str, Floats]:
         """What the costs are made of, by name: milliseconds [n] each, without the surcharge."""
-        per_token, block_tokens = self._rates(facts)
-        parts = self._parts(facts, self._reused_blocks(facts), block_tokens)._asdict()
-        shape = facts.slots.shape
-        return {name: np.broadcast_to(per_token * part, shape) for name, part in parts.items()}
+        parameters, (per_token, step_tokens) = self._parameters, self._rates(facts)
+        reused = self._reused_blocks(facts)
+        saved = np.zeros(len(facts.slots)) if reused is None else reused * facts.block_size
+        own = facts.prompt_tokens + self._base_tokens - saved
+        waiting = facts.prefill_tokens + self._shortage(facts, own)
+        shared = np.minimum(waiting, saved)
+        _, decode_blocks, requests, recent = facts.loads
+        first_token = waiting + own - _UNDER_WAY * shared + step_tokens * decode_blocks
+        return {
+            "waiting": per_token * (waiting + (parameters.queue_weight - 1) * (waiting - shared)),
+            "own_prefill": per_token * own * parameters.overlap_weight,
+            "others_delay": per_token * own * requests * parameters.interference_weight,
+            "recent": per_token * recent * parameters.recent_weight,
+            "patience": per_token * first_token**2 / parameters.patience_tokens,
+        }
 
     def _reused_blocks(self, facts: Facts) -> Floats | None:
         """What each candidate saves, in computed blocks [n]; None where that is to be ignored."""
@@ -141,51 +149,53 @@ class KvAware:
         return reused
 
     def _costs(self, facts: Facts, reused: Floats | None) -> Floats:
-        per_token, block_tokens = self._rates(facts)
-        parts = self._parts(facts, reused, block_tokens)
-        costs = parts.waiting + parts.own_prefill
-        costs += parts.others_delay
-        costs += parts.recent
-        costs += parts.patience
-        costs *= per_token
-        return costs
-
-    def _parts(self, facts: Facts, reused: Floats | None, block_tokens: Floats) -> "_Parts":
-        waiting, decode_blocks, requests, recent = facts.loads
+        """The sum of the terms, in few steps over the candidates: each costs a microsecond."""
+        per_token, step_tokens = self._rates(facts)
+        costs, own_weight, first_token = self._prices.dot(facts.loads)
         own: Floats | float = facts.prompt_tokens + self._base_tokens
-        saved: Floats | float = 0.0
         if reused is not None:
             saved = reused * facts.block_size
             own = own - saved
+        waiting = facts.prefill_tokens
         if len(facts.room_tokens):
-            lacking = np.maximum(own - facts.room_tokens, 0.0)
-            waiting = waiting + self._parameters.shortage_weight * lacking
-        shared = np.minimum(waiting, saved)
-        first_token = decode_blocks * block_tokens
-        first_token += waiting
+            shortage = self._shortage(facts, own)
+            if shortage is not _NO_SHORTAGE:
+                waiting = waiting + shortage
+                first_token += shortage
+                costs += self._parameters.queue_weight * shortage
+        first_token += facts.loads[_DECODE_BLOCKS] * step_tokens
         first_token += own
-        first_token -= shared * _UNDER_WAY
-        beyond = waiting - shared
-        beyond *= self._beyond_weight
-        beyond += waiting
+        if reused is not None:
+            shared = np.minimum(waiting, saved)
+            costs -= shared * self._beyond_weight
+            first_token -= shared * _UNDER_WAY
         first_token *= first_token
         first_token *= self._per_patience
-        return _Parts(
-            beyond,
-            own * self._overlap_weight,
-            requests * self._interference_weight * own,
-            recent * self._recent_weight,
-            first_token,
-        )
+        own_weight += self._overlap_weight
+        own_weight *= own
+        costs += own_weight
+        costs += first_token
+        total: Floats = costs
+        total *= per_token
+        return total
 
-    def _rates(self, facts: Facts) -> "tuple[Floats, Floats]":
+    def _shortage(self, facts: Facts, own: Floats | float) -> Floats:
+        """In tokens of waiting: for what the caches have no room."""
+        room = facts.room_tokens
+        most = facts.prompt_tokens + self._base_tokens
+        if not len(room) or room.item(room.argmin()) >= most:
+            return _NO_SHORTAGE
+        lacking: Floats = np.maximum(own - room, 0.0)
+        lacking *= self._parameters.shortage_weight
+        return lacking
+
+    def _rates(self, facts: Facts) -> tuple[Floats | float, float]:
         """Milliseconds per token of prefill, and the tokens that a block's step is worth."""
-        if not len(facts.rates):
-            return self._prior
-        prefill, prefill_prior, decode, decode_prior = facts.rates
-        per_token = prefill + prefill_prior * self._prior[0]
-        per_block = decode + decode_prior * self._parameters.decode_ms_per_block
-        return per_token, per_block / per_token
+        parameters, (prefill, decode, slowness) = self._parameters, facts.rates
+        per_token = prefill.learned + prefill.prior_share * parameters.prefill_ms_per_token
+        per_block = decode.learned + decode.prior_share * parameters.decode_ms_per_block
+        step_tokens = per_block / per_token
+        return (per_token * slowness if len(slowness) else per_token), step_tokens
 
     def _surcharge_overloaded(self, requests: Floats, costs: Floats) -> None:
         """Bounded loads (Mirrokni et al. 2018); with one request each, nobody is over the bound."""
@@ -207,14 +217,15 @@ class KvAware:
         return Reason.OVERLAP_OUTWEIGHED
 
 
-class _Parts(NamedTuple):
-    """The terms of the cost, in tokens: [n] each, or one for all."""
-
-    waiting: Floats
-    own_prefill: Floats
-    others_delay: Floats
-    recent: Floats
-    patience: Floats
+def _prices(parameters: KvAwareParameters) -> Floats:
+    """By row of the loads [3, 4]: what a unit costs by itself, what it adds to the weight of the
+    own prefill, and by how much it delays the first token, in tokens."""
+    prices = np.zeros((3, len(Load)))
+    prices[0, Load.PREFILL_TOKENS] = parameters.queue_weight
+    prices[0, Load.RECENT_TOKENS] = parameters.recent_weight
+    prices[1, Load.REQUESTS] = parameters.interference_weight
+    prices[2, Load.PREFILL_TOKENS] = 1.0
+    return prices
 
 
 def _largest(values: Floats | NDArray[np.int32]) -> float:

@@ -120,7 +120,7 @@ def test_changes_no_facts(name: str, facts: Facts) -> None:
     policy(name).choose(facts, Random(0))
 
 
-_SCALARS = {"prompt_tokens", "block_size", "turn", "hints"}
+_SCALARS = {"prompt_tokens", "block_size", "turn", "hints", "rates"}
 
 
 def test_a_single_candidate_is_chosen_for_that_reason(name: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router.core.ledger import Booking, LoadLedger
 from router.core.load_totals import TenantLoad
-from router.core.rates import Rate
+from router.core.rates import UNOBSERVED, Rates
 from router.core.types import BookingId, Slot, Tenant
 
 REPLICAS = 4
@@ -323,8 +323,8 @@ def test_room_follows_bookings_to_where_they_move_and_out() -> None:
     assert ledger.room.tokens[:2].tolist() == [1000.0, 1000.0]
 
 
-def learned_ms(ledger: LoadLedger, slot: int) -> float:
-    return float(ledger.rates.rates[Rate.PREFILL_LEARNED, slot])
+def learned(ledger: LoadLedger) -> Rates:
+    return ledger.rates.of(np.arange(REPLICAS))
 
 
 def test_the_ledger_learns_from_first_tokens_that_waited_for_nobody() -> None:
@@ -337,8 +337,8 @@ def test_the_ledger_learns_from_first_tokens_that_waited_for_nobody() -> None:
         ledger.first_token(BookingId(2 * number + 1), now=now + 5.0)
         ledger.settle(BookingId(2 * number))
         ledger.settle(BookingId(2 * number + 1))
-    share = float(ledger.rates.rates[Rate.PREFILL_PRIOR_SHARE, 0])
-    assert learned_ms(ledger, 0) == pytest.approx(2.0 * (1 - share))
+    per_token, prior_share = learned(ledger).prefill
+    assert per_token == pytest.approx(2.0 * (1 - prior_share))
 
 
 def test_a_request_that_another_replica_took_teaches_nothing() -> None:
@@ -348,7 +348,7 @@ def test_a_request_that_another_replica_took_teaches_nothing() -> None:
         ledger.move(BookingId(number), Slot(1))
         ledger.first_token(BookingId(number), now=float(number))
         ledger.settle(BookingId(number))
-    assert learned_ms(ledger, 0) == learned_ms(ledger, 1) == 0.0
+    assert learned(ledger) == UNOBSERVED
 
 
 def test_the_ledger_learns_what_the_blocks_there_add_to_a_step() -> None:
@@ -357,4 +357,4 @@ def test_the_ledger_learns_what_the_blocks_there_add_to_a_step() -> None:
         ledger.book(booking(number, prompt_tokens=BLOCK_SIZE * 100), now=0.0)
         ledger.first_token(BookingId(number), now=0.0)
         ledger.progress(BookingId(number), 1, now=0.001 * 100 * (number + 1))
-    assert ledger.rates.rates[Rate.DECODE_LEARNED, 0] > 0.5
+    assert learned(ledger).decode.learned > 0.5

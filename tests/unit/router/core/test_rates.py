@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from router.core.rates import Rate, ReplicaRates
+from router.core.rates import ReplicaRates
 from router.core.types import Slot
 
 REPLICAS = 4
@@ -14,8 +14,9 @@ PRIOR_MS = 0.01
 
 def prefill_ms(rates: ReplicaRates) -> list[float]:
     """What a policy with that prior takes a token to cost on each replica."""
-    learned = rates.rates[Rate.PREFILL_LEARNED] + PRIOR_MS * rates.rates[Rate.PREFILL_PRIOR_SHARE]
-    return list(learned)
+    (learned, prior_share), _, slowness = rates.of(np.arange(REPLICAS))
+    fleet = learned + PRIOR_MS * prior_share
+    return [fleet * slower for slower in slowness] or [fleet] * REPLICAS
 
 
 def observe(rates: ReplicaRates, ms_per_token: dict[int, float], times: int, seed: int = 0) -> None:
@@ -89,7 +90,5 @@ def test_steps_that_grow_with_the_blocks_there_give_the_decode_rate() -> None:
     for _ in range(300):
         blocks = rng.randrange(2000)
         rates.decode.observe(Slot(1), blocks, 5 + 0.03 * blocks)
-    row = rates.rates[:, 1]
-    assert row[Rate.DECODE_LEARNED] + 0.1 * row[Rate.DECODE_PRIOR_SHARE] == pytest.approx(
-        0.03, rel=0.3
-    )
+    learned, prior_share = rates.of(np.arange(REPLICAS)).decode
+    assert learned == pytest.approx(0.03 * (1 - prior_share), rel=0.01)

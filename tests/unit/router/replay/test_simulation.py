@@ -98,7 +98,7 @@ def test_late_events_are_made_up_for_by_what_was_booked() -> None:
 
 
 def test_several_ingresses_share_what_is_known() -> None:
-    asked = talks(60)
+    asked = talks(60, seed=2)
     single, several = found(replay(asked)).all, found(replay(asked, ingresses=4)).all
     assert several.reuse > single.reuse - 0.05
     assert several.mean_ttft_ms > single.mean_ttft_ms - 2

@@ -253,3 +253,12 @@ class TestStores:
         receipt = self.report(index, added=[StoredObject(self.KEY, many)])
         assert receipt.verdict == Verdict.TOO_LARGE
         assert index.service.index.stats().stored_blocks == 0
+
+
+def test_a_replica_says_what_its_cache_holds_also_when_it_is_known() -> None:
+    index = Index()
+    index.register()
+    room = index.service.ledger.room
+    assert not room.is_known
+    index.service.register(encode(Registration(R1, ONE, cache_tokens=640)), 0.0)
+    assert room.tokens[0] == 640.0
