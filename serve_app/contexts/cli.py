@@ -1,4 +1,7 @@
-"""`warmpath contexts`: a tenant's own contexts from a terminal. Ids are shown shortened."""
+"""`warmpath contexts`: a tenant's own contexts from a terminal, and the end of their manager.
+
+Ids are shown shortened.
+"""
 
 import argparse
 import os
@@ -30,6 +33,26 @@ def add_contexts(commands: Any) -> None:
     _add_action(actions, "list", _list, "one line for each, newest first")
     _add_action(actions, "show", _show, "all that the server says of one", takes_id=True)
     _add_action(actions, "delete", _delete, "delete one", takes_id=True)
+    _add_stop(actions)
+
+
+def _add_stop(actions: Any) -> None:
+    stop = actions.add_parser("stop", help="stop the manager that a removed application left")
+    stop.add_argument("application")
+    stop.add_argument("--address", default="auto", help="the Ray cluster's, as ray.init takes it")
+    stop.set_defaults(command=_stop)
+
+
+def _stop(options: argparse.Namespace) -> int:
+    """1 where there was none. The journal stays: the application finds its contexts again."""
+    import ray
+
+    from router.serve.context_generations import remove_contexts
+
+    ray.init(options.address, log_to_driver=False, logging_level="error")
+    stopped = remove_contexts(options.application)
+    print(f"{options.application}: {stopped} context managers stopped")
+    return 0 if stopped else 1
 
 
 def _add_action(

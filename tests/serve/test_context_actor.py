@@ -4,6 +4,8 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -206,9 +208,16 @@ async def test_a_commit_whose_answer_was_lost_counts_once(desk: Desk) -> None:
 
 
 async def test_a_removed_application_finds_its_contexts_again(desk: Desk) -> None:
+    """After the command that stops the manager, which outlives its application."""
     context_id = (await desk.create()).id
     await desk.turn(context_id, 4)
-    assert remove_contexts(desk.settings.application) == 1
+    command = [sys.executable, "-m", "serve_app.cli", "contexts", "stop", desk.settings.application]
+    command += ["--address", ray.get_runtime_context().gcs_address]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(": 1 context managers stopped\n")
 
     assert await desk.history(context_id) == ids(1, 2, 3, 4)
 
