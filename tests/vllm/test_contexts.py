@@ -52,12 +52,14 @@ def started(request: pytest.FixtureRequest) -> Iterator[RealApp]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     contexts = {"journal": journal, "lease_s": 2.0}
-    with running_app(folder, port, {"tool_call_parser": "hermes"}, contexts=contexts) as app:
-        yield app
-    if server is not None:
-        server.kill()
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.rmtree(kept, ignore_errors=True)
+    try:
+        with running_app(folder, port, {"tool_call_parser": "hermes"}, contexts=contexts) as app:
+            yield app
+    finally:
+        if server is not None:
+            server.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(kept, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
