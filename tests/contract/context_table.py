@@ -238,7 +238,7 @@ def test_what_no_turn_may_ask_for_is_refused(ann: Caller, route: str, body: Any)
         answer = ann.chat(name, "a", **body)
     else:
         name = ann.created(prompt="a")
-        answer = ann.complete(name, body.pop("prompt", "a"), **body)
+        answer = ann.complete(name, **({"prompt": "a"} | body))
     assert fault(answer)[0] == 400
     assert ann.get(name)["turns"] == 0
 

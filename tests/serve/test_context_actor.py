@@ -91,10 +91,19 @@ class Desk:
         return stats
 
     async def kill(self) -> int:
-        """As the kernel would, at once."""
-        pid = int(await self.actor().__ray_call__.remote(lambda actor: os.getpid()))
-        os.kill(pid, signal.SIGKILL)
-        return pid
+        """As the kernel would, at once; one that is on its way back is waited for."""
+        for _ in range(200):
+            if (pid := await self._pid()) is not None:
+                os.kill(pid, signal.SIGKILL)
+                return pid
+            await asyncio.sleep(0.05)
+        raise AssertionError("the manager did not come back")
+
+    async def _pid(self) -> int | None:
+        try:
+            return int(await self.actor().__ray_call__.remote(lambda actor: os.getpid()))
+        except ray.exceptions.ActorUnavailableError:
+            return None
 
 
 @pytest.fixture
