@@ -1,0 +1,130 @@
+"""KV stores from an engine's process, which is no Ray worker: it joins the cluster as a driver.
+
+Every call blocks its thread up to a deadline and may raise Ray's errors; `Transfers` takes each as
+a miss. The engine starts without Ray being there.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import ray
+from ray.actor import ActorHandle
+
+from replicas.kv.connector.messages import Keeping, Piece
+from replicas.kv.connector.pool import Bytes
+from replicas.kv.connector.transfers import SealedObject
+from replicas.kv.store.contents import StoredObject
+from replicas.kv.store.wire import pack_objects
+
+logger = logging.getLogger(__name__)
+
+CALL_LIMIT_S = 10.0
+PUT_LIMIT_S = 60.0
+
+
+class StoreAddress(msgspec.Struct, frozen=True):
+    """The cluster's address and namespace, and the name of this node's store there."""
+
+    cluster: str
+    namespace: str
+    store_id: str
+
+
+class RayStores:
+    """Saves to the node's own store; loads from whichever has it."""
+
+    def __init__(self, address: StoreAddress) -> None:
+        self._address = address
+        self._lock = threading.Lock()
+        self._actors: dict[str, ActorHandle] = {}
+
+    def offer(self, objects: Sequence[SealedObject]) -> list[bool]:
+        heads = pack_objects([_head(item) for item in objects])
+        wanted: list[bool] = self._ask(
+            self._address.store_id, lambda store: store.offer.remote(heads), CALL_LIMIT_S
+        )
+        return wanted
+
+    def put(self, objects: Sequence[SealedObject]) -> None:
+        """The store puts the bytes anew: what this process put would go with it."""
+        heads = pack_objects([_head(item) for item in objects])
+        data = [item.data for item in objects]
+        self._ask(self._address.store_id, lambda store: store.put.remote(heads, *data), PUT_LIMIT_S)
+
+    def fetch(self, pieces: Sequence[Piece], timeout_s: float) -> list[Bytes | None]:
+        deadline = time.monotonic() + timeout_s
+        found: dict[bytes, Bytes | None] = {}
+        for store_id in dict.fromkeys(piece.store_id for piece in pieces):
+            keys = [piece.key for piece in pieces if piece.store_id == store_id]
+            found |= zip(keys, self._fetch_from(store_id, keys, deadline), strict=True)
+        return [found[piece.key] for piece in pieces]
+
+    def discard(self, keys: Sequence[bytes]) -> None:
+        """Only asked for: whoever finds the objects next would drop them too."""
+        self._actor(self._address.store_id).discard.remote(list(keys))
+
+    def _fetch_from(
+        self, store_id: str, keys: Sequence[bytes], deadline: float
+    ) -> list[Bytes | None]:
+        located = self._ask(
+            store_id, lambda store: store.locate.remote(list(keys)), _left(deadline)
+        )
+        known = [refs[0] for refs in located if refs]
+        if not known:
+            return [None] * len(keys)
+        ready, _ = ray.wait(known, num_returns=len(known), timeout=_left(deadline))
+        return [self._get(refs, set(ready), deadline) for refs in located]
+
+    def _get(
+        self, refs: list[ray.ObjectRef], ready: set[ray.ObjectRef], deadline: float
+    ) -> Bytes | None:
+        if not refs or refs[0] not in ready:
+            return None
+        try:
+            data: Bytes = ray.get(refs[0], timeout=_left(deadline))
+        except ray.exceptions.RayError as error:
+            logger.warning("a stored object is gone: %s", type(error).__name__)
+            return None
+        return data
+
+    def _ask(
+        self, store_id: str, call: Callable[[ActorHandle], ray.ObjectRef], timeout_s: float
+    ) -> Any:
+        """Another actor may bear the name of one that died."""
+        try:
+            return ray.get(call(self._actor(store_id)), timeout=timeout_s)
+        except ray.exceptions.ActorDiedError:
+            with self._lock:
+                self._actors.pop(store_id, None)
+            return ray.get(call(self._actor(store_id)), timeout=timeout_s)
+
+    def _actor(self, store_id: str) -> ActorHandle:
+        with self._lock:
+            self._join()
+            actor = self._actors.get(store_id)
+            if actor is None:
+                actor = ray.get_actor(store_id, namespace=self._address.namespace)
+                self._actors[store_id] = actor
+            return actor
+
+    def _join(self) -> None:
+        if not ray.is_initialized():
+            ray.init(
+                address=self._address.cluster,
+                namespace=self._address.namespace,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+
+
+def _head(item: SealedObject) -> StoredObject:
+    is_for_reuse = item.keeping is Keeping.REUSE
+    return StoredObject(item.key, item.hashes, item.blocks, item.data.nbytes, is_for_reuse)
+
+
+def _left(deadline: float) -> float:
+    return max(0.001, deadline - time.monotonic())

@@ -1,0 +1,87 @@
+"""What a store keeps within a byte budget, and what leaves first. Pure."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
+
+Key = bytes
+
+
+class Shelf:
+    """Sizes by key, least recently used first; claimed ones leave after all others.
+
+    A claim is a preference: past the budget claimed objects leave too. Claims are counted, may come
+    before their object and outlive it.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        self.budget_bytes = budget_bytes
+        self.used_bytes = 0
+        self._free: OrderedDict[Key, int] = OrderedDict()
+        self._claimed: OrderedDict[Key, int] = OrderedDict()
+        self._claims: Counter[Key] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._free) + len(self._claimed)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._free or key in self._claimed
+
+    def __iter__(self) -> Iterator[Key]:
+        """Those to leave first come first."""
+        yield from self._free
+        yield from self._claimed
+
+    def put(self, key: Key, size_bytes: int) -> list[Key]:
+        """Takes an object in, and returns what has to go for it: itself where it can never fit."""
+        self.remove(key)
+        if size_bytes > self.budget_bytes:
+            return [key]
+        self._rows(key)[key] = size_bytes
+        self.used_bytes += size_bytes
+        return self._evicted()
+
+    def touch(self, key: Key) -> bool:
+        """It was used; false where it is not here."""
+        rows = self._rows(key)
+        if key not in rows:
+            return False
+        rows.move_to_end(key)
+        return True
+
+    def remove(self, key: Key) -> bool:
+        size_bytes = self._free.pop(key, None) or self._claimed.pop(key, None)
+        if size_bytes is None:
+            return False
+        self.used_bytes -= size_bytes
+        return True
+
+    def claim(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._claims[key] += 1
+            if key in self._free:
+                self._claimed[key] = self._free.pop(key)
+
+    def release(self, keys: Iterable[Key]) -> list[Key]:
+        """Ends one claim each; returns those present that nobody claims any more."""
+        unclaimed = []
+        for key in keys:
+            if self._claims[key] > 1:
+                self._claims[key] -= 1
+                continue
+            del self._claims[key]
+            if key in self._claimed:
+                self._free[key] = self._claimed.pop(key)
+                unclaimed.append(key)
+        return unclaimed
+
+    def _rows(self, key: Key) -> "OrderedDict[Key, int]":
+        return self._claimed if key in self._claims else self._free
+
+    def _evicted(self) -> list[Key]:
+        gone = []
+        while self.used_bytes > self.budget_bytes:
+            rows = self._free or self._claimed
+            key, size_bytes = rows.popitem(last=False)
+            self.used_bytes -= size_bytes
+            gone.append(key)
+        return gone

@@ -1,0 +1,20 @@
+"""What travels between a KV store and those who use it, besides the bytes of the objects."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from replicas.kv.store.contents import StoredObject
+
+
+def pack_objects(objects: Sequence[StoredObject]) -> bytes:
+    return _ENCODER.encode(list(objects))
+
+
+def unpack_objects(data: bytes) -> list[StoredObject]:
+    """Raises `msgspec.MsgspecError` on anything else."""
+    return _DECODER.decode(data)
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(list[StoredObject])
