@@ -267,6 +267,13 @@ def whereabouts(client: httpx.Client, seeds: range) -> dict[int, Reply]:
     return {n: completion(client, prompt(n, 6)) for n in seeds}
 
 
+def spread(client: httpx.Client, seeds: range) -> dict[int, Reply]:
+    """All at a time, so that load puts them on all replicas."""
+    with ThreadPoolExecutor(len(seeds)) as pool:
+        replies = pool.map(lambda n: completion(client, prompt(n, 6), max_tokens=40), seeds)
+        return dict(zip(seeds, replies, strict=True))
+
+
 def test_a_killed_controller_of_serve_costs_no_request_and_no_cache(
     cached: CachedApp, web: httpx.Client
 ) -> None:
@@ -292,7 +299,7 @@ def test_a_replica_that_is_stopped_under_load_takes_along_nothing_but_its_cache(
 ) -> None:
     """No stream breaks, the others keep theirs, and one that joins later gets its share."""
     seeds = range(160, 180)
-    before, pids = whereabouts(web, seeds), cached.pids(LLM)
+    before, pids = spread(web, seeds), cached.pids(LLM)
     cached.until_applied()
     try:
         streams = streams_while(web, 20, lambda: cached.deploy(replicas=REPLICAS - 1), tokens=800)
