@@ -21,7 +21,8 @@ def build(args: AppConfig) -> serve.Application:
     """
     queued = args.ingress.max_queued_requests
     replicas = {
-        model.name: build_deployment(model, max_queued_requests=queued) for model in args.models
+        model.name: build_deployment(model, args.kv_store, max_queued_requests=queued)
+        for model in args.models
     }
     return build_ingress(args, replicas)
 

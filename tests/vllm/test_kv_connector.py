@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -73,7 +74,7 @@ class Store:
         (refs,) = ray.get(self.actor.locate.remote([key]), timeout=30)
         data = change(ray.get(refs[0], timeout=30).copy())
         ray.get(self.actor.discard.remote([key]), timeout=30)
-        head = StoredObject(key, item.hashes, item.blocks, data.nbytes, item.is_for_reuse)
+        head = replace(item, size_bytes=data.nbytes)
         ray.get(self.actor.put.remote(pack_objects([head]), data), timeout=30)
 
     def restart(self) -> None:

@@ -19,9 +19,11 @@ from replicas.engines.vllm.counting import CountingLLM
 from replicas.engines.vllm.event_sockets import EventSockets
 from replicas.engines.vllm.failures import translated
 from replicas.engines.vllm.health import StepClock
+from replicas.engines.vllm.kv_transfer import transfer_config
 from replicas.engines.vllm.late_metrics import LateRayMetrics
 from replicas.engines.vllm.openai_layer import OpenAiLayer
 from replicas.engines.vllm.warmup import warmup_requests
+from replicas.kv.connector.settings import ConnectorSettings
 from router.configuration import ModelConfig
 from router.core.errors import EngineDead, RequestRejected, WarmpathError
 
@@ -29,10 +31,18 @@ STOP_TIMEOUT_S = 10.0
 
 
 class VllmEngine:
-    """One engine; `exports_ray_metrics` sends vLLM's metrics through Ray's exporter."""
+    """One engine, with a KV store where it has a `connector`; `exports_ray_metrics` sends vLLM's
+    metrics through Ray's exporter."""
 
-    def __init__(self, model: ModelConfig, *, exports_ray_metrics: bool = False) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        connector: ConnectorSettings | None = None,
+        *,
+        exports_ray_metrics: bool = False,
+    ) -> None:
         self._model = model
+        self._connector = connector
         self._exports_ray_metrics = exports_ray_metrics
         self._steps = StepClock()
         self._llm: CountingLLM | None = None
@@ -51,8 +61,12 @@ class VllmEngine:
             raise
 
     async def _start(self, sockets: EventSockets) -> EngineInfo:
-        events = sockets.config()
-        arguments = await asyncio.to_thread(vllm_arguments, self._model, kv_events_config=events)
+        arguments = await asyncio.to_thread(
+            vllm_arguments,
+            self._model,
+            kv_events_config=sockets.config(),
+            kv_transfer_config=transfer_config(self._connector),
+        )
         llm = await asyncio.to_thread(self._load, arguments)
         self._layer = await OpenAiLayer.build(llm, arguments)
         for request in warmup_requests(self._model.name):

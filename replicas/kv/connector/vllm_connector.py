@@ -29,7 +29,8 @@ from replicas.kv.connector.messages import (
     decode_request,
 )
 from replicas.kv.connector.planner import Computed, TransferPlanner
-from replicas.kv.connector.ray_store import RayStores, StoreAddress
+from replicas.kv.connector.ray_store import RayStores
+from replicas.kv.connector.settings import ConnectorSettings
 from replicas.kv.connector.transfers import Transfers
 from replicas.kv.connector.vllm_pool import host_pool, namespace_of
 
@@ -39,15 +40,6 @@ _NOTHING_FINISHED: tuple[set[str] | None, set[str] | None] = (None, None)
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's `kv_connector_extra_config` for this connector."""
-
-    address: StoreAddress
-    object_blocks: int
-    held_bytes: int
-    load_timeout_s: float
 
 
 @dataclass
@@ -97,7 +89,7 @@ class WarmpathConnector(KVConnectorBase_V1):
         super().__init__(vllm_config, role, kv_cache_config)
         self.faults = 0
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
-        settings = msgspec.convert(extra, Settings)
+        settings = msgspec.convert(extra, ConnectorSettings)
         self._settings = settings
         self._block_size: int = vllm_config.cache_config.block_size
         namespace = namespace_of(vllm_config, kv_cache_config)
