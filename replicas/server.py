@@ -138,7 +138,7 @@ class LLMServer:
         )
 
     def _hold_store(self, store: StorePlace | None) -> ConnectorSettings | None:
-        """From before the engine is there: what the node's last replica left must not go meanwhile."""
+        """From before the engine is there: what the last replica has left must not go meanwhile."""
         if store is None:
             return None
         self._store = store.lease

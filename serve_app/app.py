@@ -47,5 +47,5 @@ def build_ingress(args: AppConfig, replicas: dict[str, serve.Application]) -> se
     )
     mark = fingerprint(secret) if secret else None
     return deployment.bind(
-        args.models, config, args.auth, args.index, args.contexts, mark, replicas
+        args.models, config, args.auth, args.index, args.contexts, args.kv_store, mark, replicas
     )

@@ -131,6 +131,11 @@ class Engine(Protocol):
         """Share of the block pool that unfinished requests hold, 0 to 1, as of the last step."""
         ...
 
+    def transfer_counts(self) -> dict[str, int]:
+        """What it has loaded from KV stores and saved there since its start, by kind, as of the
+        last step; empty without a store."""
+        ...
+
     async def check_health(self) -> None:
         """Raises `EngineDead` when the engine cannot serve any more, be it dead or stuck."""
         ...

@@ -22,6 +22,7 @@ from replicas.engines.vllm.health import StepClock
 from replicas.engines.vllm.kv_transfer import transfer_config
 from replicas.engines.vllm.late_metrics import LateRayMetrics
 from replicas.engines.vllm.openai_layer import OpenAiLayer
+from replicas.engines.vllm.transfer_counts import TransferCounts
 from replicas.engines.vllm.warmup import warmup_requests
 from replicas.kv.connector.settings import ConnectorSettings
 from router.configuration import ModelConfig
@@ -45,6 +46,7 @@ class VllmEngine:
         self._connector = connector
         self._exports_ray_metrics = exports_ray_metrics
         self._steps = StepClock()
+        self._transfers = TransferCounts()
         self._llm: CountingLLM | None = None
         self._layer: OpenAiLayer | None = None
         self._sockets: EventSockets | None = None
@@ -76,7 +78,7 @@ class VllmEngine:
 
     def _load(self, arguments: Namespace) -> CountingLLM:
         """Blocks until the weights are loaded; a thread, so `stop` may come meanwhile."""
-        loggers = [self._steps.stat_logger]
+        loggers = [self._steps.stat_logger, self._transfers.stat_logger]
         if self._exports_ray_metrics:
             loggers.append(LateRayMetrics)
         engine_args = AsyncEngineArgs.from_cli_args(arguments)
@@ -136,6 +138,9 @@ class VllmEngine:
 
     def kv_usage(self) -> float:
         return self._steps.kv_usage if self.num_unfinished() else 0.0
+
+    def transfer_counts(self) -> dict[str, int]:
+        return self._transfers.counts()
 
     async def check_health(self) -> None:
         llm, _ = self._running()

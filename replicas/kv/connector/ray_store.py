@@ -58,7 +58,7 @@ class RayStores:
         return [found[piece.key] for piece in pieces]
 
     def discard(self, keys: Sequence[bytes]) -> None:
-        """Of all stores that were asked; not waited for: who finds them next would drop them too."""
+        """Of all stores that were asked; not waited for: whoever finds them next drops them too."""
 
         def discarded() -> None:
             for actor in list(self._actors.values()):

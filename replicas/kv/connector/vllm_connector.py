@@ -33,6 +33,7 @@ from replicas.kv.connector.ray_store import RayStores
 from replicas.kv.connector.settings import ConnectorSettings
 from replicas.kv.connector.transfers import Transfers
 from replicas.kv.connector.vllm_pool import host_pool, namespace_of
+from replicas.kv.connector.vllm_stats import GrowingCounts, TransferStats
 
 logger = logging.getLogger(__name__)
 
@@ -99,10 +100,20 @@ class WarmpathConnector(KVConnectorBase_V1):
         self._refused: list[LoadJob] = []
         self._unserved: list[str] = []
         self._lost: set[int] = set()
+        self._told = GrowingCounts()
 
     @property
     def requires_kv_delivery(self) -> bool:
         return False
+
+    def get_kv_connector_stats(self) -> TransferStats | None:
+        """Of both sides, each its own."""
+        counts = {} if self._transfers is None else dict(self._transfers.counts)
+        return self._told.grown(counts | {"faults": self.faults})
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TransferStats:
+        return TransferStats(data or {})
 
     # The scheduler's side.
 

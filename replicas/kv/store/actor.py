@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 
+from replicas.kv.store.claim_rounds import ClaimRounds
 from replicas.kv.store.contents import StoreContents
 from replicas.kv.store.directory_news import DirectoryNews
 from replicas.kv.store.handover import hand_over
@@ -15,6 +16,7 @@ from replicas.kv.store.settings import StoreSettings, unpack_settings
 from replicas.kv.store.tenure import Tenure
 from replicas.kv.store.wire import pack_objects, unpack_objects
 from router.core.types import ReplicaId
+from router.serve.claims_questions import ClaimsQuestions
 from router.serve.index_connection import NamedIndex
 
 logger = logging.getLogger(__name__)
@@ -40,8 +42,16 @@ class KVStoreActor:
         )
         self._tenure = Tenure(self._settings.lease_s, self._settings.linger_s, time.monotonic())
         self._news = DirectoryNews(self._settings.store_id, self._contents.objects, self._index)
+        self._claims = ClaimRounds(
+            self._contents,
+            ClaimsQuestions(self._settings.application),
+            self._settings.unclaimed_after_s,
+        )
         self._faults = 0
-        self._task = asyncio.create_task(self._live(), name="kv-store-life")
+        self._tasks = [
+            asyncio.create_task(self._live(), name="kv-store-life"),
+            asyncio.create_task(self._heed_claims(), name="kv-store-claims"),
+        ]
 
     async def renew(self, replica_id: str, model: str) -> None:
         """A replica of this node that serves `model` needs the store."""
@@ -83,11 +93,14 @@ class KVStoreActor:
             "room_bytes": self._contents.room_bytes,
             "replicas": len(self._tenure),
             "faults": self._faults,
+            "unanswered_claims": self._claims.unanswered,
             **self._news.counts(),
         }
 
     def _spread(self) -> None:
-        self._news.note(self._contents.take_changes())
+        changes = self._contents.take_changes()
+        self._claims.note(changes, time.monotonic())
+        self._news.note(changes)
 
     def _index(self, model: str) -> NamedIndex:
         return NamedIndex(self._settings.application, model)
@@ -97,14 +110,22 @@ class KVStoreActor:
         while not self._tenure.is_over(time.monotonic()):
             await asyncio.sleep(TICK_S)
             try:
-                self._tick()
+                self._spread()
             except Exception:
                 self._faults += 1
                 logger.exception("a KV store's own work failed")
         await self._end()
 
-    def _tick(self) -> None:
-        self._spread()
+    async def _heed_claims(self) -> None:
+        """What contexts claim and what they claim no more, again and again."""
+        while True:
+            await asyncio.sleep(self._settings.claims_interval_s)
+            try:
+                await self._claims.run(time.monotonic)
+                self._spread()
+            except Exception:
+                self._faults += 1
+                logger.exception("the claims of contexts were not heeded")
 
     async def _end(self) -> None:
         logger.info("no replica of this node needs its KV store any more; it ends")

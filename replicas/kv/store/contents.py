@@ -14,8 +14,8 @@ Handle = TypeVar("Handle")
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """Blocks of the model that is served as `model`. `hashes`: the router's, packed, of the `blocks`
-    blocks inside. `is_for_reuse`: it stays even where no context claims it."""
+    """Blocks of the model served as `model`. `hashes`: the router's, packed, of the `blocks` blocks
+    inside. `is_for_reuse`: it stays even where no context claims it."""
 
     key: bytes
     model: str

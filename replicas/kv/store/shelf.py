@@ -1,7 +1,7 @@
 """What a store keeps within a byte budget, and what leaves first. Pure."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 Key = bytes
 

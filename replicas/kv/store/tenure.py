@@ -1,4 +1,4 @@
-"""How long a store is needed: while a replica of its node holds a lease, and a while after. Pure."""
+"""How long a store is needed: while a replica of its node has a lease, and a while after. Pure."""
 
 from router.core.types import ReplicaId
 
