@@ -12,6 +12,7 @@ from replicas.kv.store.claim_rounds import ClaimRounds
 from replicas.kv.store.contents import StoreContents
 from replicas.kv.store.directory_news import DirectoryNews
 from replicas.kv.store.handover import hand_over
+from replicas.kv.store.meters import StoreMeters
 from replicas.kv.store.settings import StoreSettings, unpack_settings
 from replicas.kv.store.tenure import Tenure
 from replicas.kv.store.wire import pack_objects, unpack_objects
@@ -47,6 +48,7 @@ class KVStoreActor:
             ClaimsQuestions(self._settings.application),
             self._settings.unclaimed_after_s,
         )
+        self._meters = StoreMeters(self._settings.application)
         self._faults = 0
         self._tasks = [
             asyncio.create_task(self._live(), name="kv-store-life"),
@@ -87,6 +89,10 @@ class KVStoreActor:
         return pack_objects(self._contents.objects())
 
     async def stats(self) -> dict[str, int]:
+        """Counts by kind; sizes in bytes."""
+        return self._counts()
+
+    def _counts(self) -> dict[str, int]:
         return {
             "objects": len(self._contents),
             "bytes": self._contents.used_bytes,
@@ -111,6 +117,7 @@ class KVStoreActor:
             await asyncio.sleep(TICK_S)
             try:
                 self._spread()
+                self._meters.report(self._counts())
             except Exception:
                 self._faults += 1
                 logger.exception("a KV store's own work failed")
