@@ -12,7 +12,7 @@ class TransferStats(KVConnectorStats):
     """`data`: counts by kind since the statistics before."""
 
     def reset(self) -> None:
-        self.data = {}
+        self.data: dict[str, int] = {}
 
     def aggregate(self, other: KVConnectorStats) -> "TransferStats":
         self.data = dict(Counter(self.data) + Counter(other.data))

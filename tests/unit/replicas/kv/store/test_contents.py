@@ -62,7 +62,7 @@ def test_changes_are_told_once_and_in_net(contents: StoreContents[str]) -> None:
     contents.discard([b"b"])
     changes = contents.take_changes()
     assert (list(changes.added), list(changes.removed)) == ([b"a", b"c"], [])
-    contents.put(stored(b"d"), "handle")
+    contents.put(stored(b"d", 20), "handle")
     contents.put(stored(b"e", 31), "handle")
     contents.discard([b"c"])
     contents.put(stored(b"c"), "handle")
