@@ -26,6 +26,7 @@ from replicas.kv.connector.messages import (
 from replicas.kv.store.actor import KVStoreActor
 from replicas.kv.store.contents import StoredObject
 from replicas.kv.store.objects import HEADER_BYTES, ObjectKey, seal
+from replicas.kv.store.settings import StoreSettings
 from replicas.kv.store.wire import pack_objects, unpack_objects
 from router.core.hashing import NO_EXTRA_KEYS, hash_blocks, salt, unpack_hashes
 
@@ -49,9 +50,11 @@ class Store:
         self.actor = self._started()
 
     def _started(self) -> ActorHandle:
+        node_id = ray.get_runtime_context().get_node_id()
+        settings = StoreSettings("kv", node_id, BUDGET_BYTES, linger_s=3600.0)
         kind = ray.remote(KVStoreActor)
         options = {"name": self.name, "lifetime": "detached", "num_cpus": 0, "get_if_exists": True}
-        return kind.options(**options, namespace="kv").remote(BUDGET_BYTES)
+        return kind.options(**options, namespace="kv").remote(settings.packed())
 
     def objects(self) -> list[StoredObject]:
         return unpack_objects(ray.get(self.actor.listing.remote(), timeout=30))
@@ -163,7 +166,12 @@ async def engine(cluster: str) -> AsyncIterator[Engine]:
         kv_role="kv_both",
         kv_load_failure_policy="recompute",
         kv_connector_extra_config={
-            "address": {"cluster": cluster, "namespace": "kv", "store_id": store.name},
+            "address": {
+                "cluster": cluster,
+                "namespace": "kv",
+                "store_id": store.name,
+                "model": "m",
+            },
             "object_blocks": OBJECT_BLOCKS,
             "held_bytes": 64 * 2**20,
             "load_timeout_s": 5.0,
