@@ -20,6 +20,7 @@ from router.core.types import ReplicaId, Slot, Tier
 from router.decision import Decision, SelectRequest
 from router.explanations import Record
 from router.joint_overlap import JointOverlap
+from router.loads import LoadOffer, load_offer, seen_blocks
 from router.policies.base import NO_DEPTHS, NO_FIGURES, NO_KEYS, Facts, Reason, RoutingPolicy
 from router.policies.registry import PolicySpec, make_policy
 
@@ -70,6 +71,10 @@ class Chooser:
         """
         seat = self._seat(request.policy)
         facts = self._facts(request, overlap, slots, directory, seat, now)
+        offer = None
+        if overlap.stored and self._ledger.stores.is_used:
+            offer = load_offer(overlap.stored, facts, self._ledger.stores)
+            facts = replace(facts, tiers=offer.tiers, load_shares=offer.shares)
         seat.turn += 1
         choice = seat.policy.choose(facts, self._rng)
         if seat.history is not None:
@@ -79,6 +84,8 @@ class Chooser:
         seq = self._applied_seq(ranked[0])
         sent = _sent(facts, best[0])
         decision = _decision(request, overlap, best[0], ranked, choice.reason, seq, sent)
+        if self._ledger.stores.is_used and not request.chains:
+            decision = self._with_store(decision, overlap, facts, offer, best[0])
         # Records are kept, and a chain would keep its whole message.
         facts = replace(facts, hashes=NO_KEYS)
         return Record(decision, request.tenant, request.policy, facts, choice, directory)
@@ -88,6 +95,33 @@ class Chooser:
         for seat in self._seats.values():
             if seat.history is not None:
                 seat.history.forget(slot)
+
+    def _with_store(
+        self,
+        decision: Decision,
+        overlap: JointOverlap,
+        facts: Facts,
+        offer: LoadOffer | None,
+        slot: int,
+    ) -> Decision:
+        """What is to be loaded besides, and how much of the prompt was seen before."""
+        decision = replace(decision, seen_blocks=seen_blocks(overlap.stored, overlap.tiers[_GPU]))
+        near = self._ledger.stores.store_of(slot)
+        if offer is None or near is None:
+            return decision
+        plan = offer.plan(_position(facts, slot), facts.reusable_blocks, near)
+        if not plan.runs:
+            return decision
+        found = decision.forecast_blocks + plan.blocks
+        computed = facts.prompt_tokens - found * facts.block_size
+        return replace(
+            decision,
+            loads=plan.runs,
+            load_blocks=plan.blocks,
+            forecast_blocks=found,
+            uncached_tokens=min(decision.uncached_tokens, computed),
+            reason=Reason.KV_LOAD,
+        )
 
     def _seat(self, spec: PolicySpec) -> _Seat:
         seat = self._seats.get(spec)
@@ -136,7 +170,11 @@ class Chooser:
 def _sent(facts: Facts, slot: int) -> int | None:
     if not len(facts.history):
         return None
-    return int(facts.history[facts.slots.searchsorted(slot)])
+    return int(facts.history[_position(facts, slot)])
+
+
+def _position(facts: Facts, slot: int) -> int:
+    return int(facts.slots.searchsorted(slot))
 
 
 def _columns(rows: NDArray[N], slots: NDArray[np.int64]) -> NDArray[N]:
@@ -169,7 +207,7 @@ def _decision(
         ranked=ranked,
         overlap_blocks=confirmed,
         speculative_blocks=speculative,
-        load_blocks=(),
+        load_blocks=0,
         forecast_blocks=min(confirmed, reusable),
         uncached_tokens=request.prompt_tokens - held * request.block_size,
         reason=reason,

@@ -7,6 +7,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from router.core.transfer import StoredRun
 from router.core.types import BookingId, ReplicaId, Tenant, Value
 from router.policies.base import NO_HINTS, Hints, Reason
 from router.policies.registry import PolicySpec
@@ -18,8 +19,9 @@ class SelectRequest(Value, frozen=True, eq=False):
     `hashes` uint64: the chain of its full blocks. After `expires_at`, on the clock of the call's
     `now`, nobody waits for the answer. `candidates`: the replicas to choose from, all if None.
     `reads_cache` is false where the engine will reuse nothing (prompt log-probabilities).
-    A request with several prompts has their chains one after the other in `hashes`, and in `chains`
-    the blocks of each; they all go to one replica.
+    A request with several prompts or choices has the prompts' chains one after the other in
+    `hashes`, and in `chains` the blocks of each; they all go to one replica, and nothing of them is
+    loaded from stores.
     """
 
     booking_id: BookingId
@@ -46,19 +48,13 @@ class SelectRequest(Value, frozen=True, eq=False):
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class LoadBlock:
-    """A stored block to load before prefill: its place in the chain, its store, its key there."""
-
-    position: int
-    store_id: str
-    key: bytes
-
-
 class Decision(Value, frozen=True):
     """Where a request goes and what is expected there, in blocks from the prompt's start.
 
     `ranked` begins with `replica_id` and is cut after the selector's `max_alternatives`.
+    `loads` are stored objects, in the order of the chain, that hold the `load_blocks` after the
+    confirmed ones; they are to be loaded before prefill. `seen_blocks` were computed before
+    somewhere, as far as is known; 0 where no replica has a store.
     `forecast_blocks` are those that the engine is expected to report as cached;
     `uncached_tokens` is what was booked, with speculative blocks taken as held, or with those that
     the policy itself remembers. Of several prompts
@@ -71,12 +67,14 @@ class Decision(Value, frozen=True):
     ranked: tuple[ReplicaId, ...]
     overlap_blocks: int
     speculative_blocks: int
-    load_blocks: tuple[LoadBlock, ...]
+    load_blocks: int
     forecast_blocks: int
     uncached_tokens: int
     reason: Reason
     chain_overlaps: tuple[int, ...] = ()
     decided_seq: int | None = None
+    loads: tuple[StoredRun, ...] = ()
+    seen_blocks: int = 0
 
 
 class RejectionCause(StrEnum):
@@ -102,7 +100,8 @@ Outcome = Decision | Rejection
 @dataclass(frozen=True, slots=True)
 class CandidateView:
     """One candidate as the policy saw it: overlaps in blocks, cost and what it is made of in the
-    policy's unit; no `terms` where a policy cannot tell."""
+    policy's unit; no `terms` where a policy cannot tell. `load_blocks` it would load from a store,
+    `load_share` what that takes as a share of computing them, None where nothing was measured."""
 
     replica_id: ReplicaId
     cost: float
@@ -112,6 +111,8 @@ class CandidateView:
     decode_blocks: int
     requests: int
     terms: dict[str, float] = field(default_factory=dict)
+    load_blocks: int = 0
+    load_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The last decisions with what they were made from, for those who ask why. Pure, bounded."""
 
 from collections import OrderedDict
+from math import isnan, nan
 
 from router.candidates import Directory
 from router.core.load_totals import Load
@@ -39,7 +40,14 @@ class Record(Value, frozen=True, eq=False):
             decode_blocks=int(facts.loads[Load.DECODE_BLOCKS, position]),
             requests=int(facts.loads[Load.REQUESTS, position]),
             terms={name: float(part[position]) for name, part in terms.items()},
+            load_blocks=int(facts.tiers[Tier.STORAGE, position] - facts.tiers[Tier.GPU, position]),
+            load_share=_measured(facts.load_shares, position),
         )
+
+
+def _measured(figures: Floats, position: int) -> float | None:
+    figure = figures.item(position) if len(figures) else nan
+    return None if isnan(figure) else figure
 
 
 class Explanations:

@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from router.core.store_directory import StoredPiece
 from router.core.types import Value
 
 
@@ -21,17 +22,18 @@ class Overlap(Protocol):
 
 
 class JointOverlap(Value, frozen=True, eq=False):
-    """Sums over prompts; `parts` has each prompt's own."""
+    """Sums over prompts; `parts` has each prompt's own. `stored`: of a single prompt."""
 
     tiers: NDArray[np.int32]
     speculative: NDArray[np.int32]
     parts: tuple[Overlap, ...]
+    stored: Sequence[StoredPiece] = ()
 
 
-def joined(parts: Sequence[Overlap]) -> JointOverlap:
+def joined(parts: Sequence[Overlap], stored: Sequence[StoredPiece] = ()) -> JointOverlap:
     """O(prompts · max_replicas). The arrays of a single prompt are not copied."""
     tiers, speculative = parts[0].tiers, parts[0].speculative
     for part in parts[1:]:
         tiers = tiers + part.tiers
         speculative = speculative + part.speculative
-    return JointOverlap(tiers, speculative, tuple(parts))
+    return JointOverlap(tiers, speculative, tuple(parts), stored)

@@ -17,6 +17,7 @@ from router.candidates import Candidates, Members, Roster
 from router.chooser import Chooser
 from router.core.errors import ConfigurationError
 from router.core.ledger import Booking, LoadLedger
+from router.core.store_directory import StoredPiece
 from router.core.types import BookingId, ReplicaId, Slot
 from router.decision import (
     Decision,
@@ -27,7 +28,7 @@ from router.decision import (
     SelectRequest,
 )
 from router.explanations import Explanations
-from router.joint_overlap import Overlap, joined
+from router.joint_overlap import JointOverlap, Overlap, joined
 
 Hashes = NDArray[np.uint64]
 
@@ -36,6 +37,8 @@ class PrefixIndex(Protocol):
     """What the selector needs of the block index."""
 
     def overlaps(self, hashes: Hashes) -> Overlap: ...
+
+    def stored(self, hashes: Hashes) -> Sequence[StoredPiece]: ...
 
     def speculate(
         self, booking_id: BookingId, slot: Slot, hashes: Hashes, expires_at: float
@@ -183,7 +186,7 @@ class Selector:
         if not len(slots):
             self.counters.no_replica += 1
             return Rejection(request.booking_id, RejectionCause.NO_REPLICA)
-        overlap = joined([self._index.overlaps(chain) for chain in request.split_hashes()])
+        overlap = self._overlap(request)
         try:
             record = self._chooser.choose(request, overlap, slots, candidates.directory, now)
         except ConfigurationError:
@@ -192,6 +195,13 @@ class Selector:
         self._commit(request, record.decision, Slot(int(record.choice.ranked[0])), now)
         self._explanations.add(record)
         return record.decision
+
+    def _overlap(self, request: SelectRequest) -> JointOverlap:
+        """Only a single prompt is loaded: the others of a list would wait for it."""
+        parts = [self._index.overlaps(chain) for chain in request.split_hashes()]
+        if request.chains or not request.reads_cache:
+            return joined(parts)
+        return joined(parts, self._index.stored(request.hashes))
 
     def _commit(self, request: SelectRequest, decision: Decision, slot: Slot, now: float) -> None:
         """Books and speculates. A booking that outlived its decision here is released first."""
@@ -205,6 +215,7 @@ class Selector:
             decision.uncached_tokens,
             request.block_size,
             request.lease_s,
+            decision.load_blocks,
         )
         self.announce(booking, now)
         missing = _missing(request, decision)

@@ -14,6 +14,7 @@ import msgspec
 
 from replicas.engines.protocol import EngineRequest, Route
 from router.core.errors import InvalidRequest, NotFound
+from router.core.transfer import Keeping
 from router.core.types import Tenant
 from serve_app.allow_list import ApiRoute, Json, allow
 from serve_app.body import decode_object
@@ -53,7 +54,10 @@ class PromptRenderer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A request that may go to a replica of `model`. `user` is the body's field of that name."""
+    """A request that may go to a replica of `model`. `user` is the body's field of that name.
+
+    `keeping`: what its KV is worth keeping for, unless its client forbids it.
+    """
 
     model: str
     tenant: Tenant
@@ -61,6 +65,7 @@ class Admitted:
     blocks: PromptBlocks
     expected_output_tokens: int | None = None
     user: str | None = None
+    keeping: Keeping = Keeping.REUSE
 
 
 class Admission:
@@ -119,6 +124,7 @@ class Admission:
             blocks,
             _expected_output_tokens(allowed.body),
             user if isinstance(user, str) else None,
+            Keeping.REUSE if turn is None else Keeping.CONTEXT,
         )
 
     async def tokenize(self, raw: bytes) -> Json:

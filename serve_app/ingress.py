@@ -17,12 +17,10 @@ from router.configuration import (
     ModelConfig,
 )
 from router.core.errors import ConfigurationError
-from router.kv_store_config import KvStoreConfig
 from router.serve.context_client import ContextClient
 from serve_app.admission import Admission
 from serve_app.api.application import build_api
 from serve_app.auth import check_auth, fingerprint
-from serve_app.contexts.claims import ObjectClaims
 from serve_app.contexts.prompts import TurnRenderer
 from serve_app.contexts.service import Contexts
 from serve_app.contexts.serving import Serving
@@ -55,7 +53,6 @@ class Ingress:
         auth: AuthConfig,
         index: IndexConfig,
         contexts: ContextsConfig,
-        kv_store: KvStoreConfig,
         secret_mark: str | None,
         handles: dict[str, DeploymentHandle],
     ) -> None:
@@ -64,7 +61,6 @@ class Ingress:
         self._config = config
         self._index = index
         self._contexts_config = contexts
-        self._claims = ObjectClaims(kv_store.object_blocks if kv_store.enabled else 0)
         self._handles = handles
         self._tuning = Tuning()
         self._links: ModelLinks | None = None
@@ -132,7 +128,7 @@ class Ingress:
             max_body_bytes=self._config.max_body_bytes,
             count=count,
             contexts=self._open_contexts(
-                Serving(admission, self._render_loop, renderers, dispatchers, self._claims)
+                Serving(admission, self._render_loop, renderers, dispatchers)
             ),
         )
         return build_api(front)

@@ -30,7 +30,10 @@ class ModelLinks:
         tuning: Tuning,
         meters: Meters,
         count: CountFault,
+        *,
+        keeps_kv: bool = False,
     ) -> None:
+        self._keeps_kv = keeps_kv
         self._application = application
         self._settings = index_settings(config)
         self._tuning = tuning
@@ -44,7 +47,9 @@ class ModelLinks:
         """Does not wait for the index, nor for any replica."""
         connection = NamedIndex(self._application, model.name)
         client = IndexClient(connection, SystemRandom(), self._tuning.current.link)
-        router = ModelRouter(client, self._tuning, configured_block_size(model))
+        router = ModelRouter(
+            client, self._tuning, configured_block_size(model), keeps_kv=self._keeps_kv
+        )
         SWITCHBOARD.connect(DeploymentKey(handle.app_name, handle.deployment_name), router)
         keeper = IndexKeeper(
             self._application, model.name, self._settings, client, self._meters, self._count

@@ -40,6 +40,11 @@ class PromptBlocks:
     is_blind: bool = False
 
     @property
+    def is_single(self) -> bool:
+        """One prompt of known tokens, answered once: what a store can help with."""
+        return not self.is_blind and len(self.chains) == self.choices == 1
+
+    @property
     def tokens_to_compute(self) -> int:
         """Of all prompts on an engine that holds none of them."""
         return sum(self.prompt_tokens) - self.block_size * sum(self.shared_blocks)

@@ -7,12 +7,13 @@ own thread (`on_…`).
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
 from replicas.engines.protocol import EngineRequest, Routing
+from router.core.transfer import Keeping, TransferRequest
 from router.core.types import BookingId, ReplicaId
 from router.policies.base import Hints
 from router.rules import RequestFacts, RuleOutcome
@@ -28,12 +29,20 @@ from serve_app.tuning import Tuned, Tuning
 class ClientHints:
     """What the client's headers say for routing. Names are in lower case.
 
-    `last_replica` had the last turn of the context that they name.
+    `last_replica` had the last turn of the context that they name. `no_store`: no KV of the request
+    is to be kept beyond its replica.
     """
 
     headers: frozenset[str] = frozenset()
     session_hint: str | None = None
     last_replica: ReplicaId | None = None
+    no_store: bool = False
+
+
+def forbids_storing(headers: Mapping[str, str]) -> bool:
+    """Whether `Cache-Control` has the directive `no-store` (RFC 9111, 5.2.1.5)."""
+    directives = headers.get("cache-control", "").lower().split(",")
+    return any(directive.strip() == "no-store" for directive in directives)
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +65,11 @@ class LiveRequest:
         assert self.request.routing is not None
         return self.request.routing
 
+    @property
+    def load_blocks(self) -> int:
+        """To be loaded from stores."""
+        return self.route.load_blocks if self.request.transfer is not None else 0
+
     def first_token(self) -> None:
         self.client.first_token(self.route.booking_id)
 
@@ -67,11 +81,14 @@ class LiveRequest:
 class ModelRouter:
     """Asks the model's block index, and keeps the index in the picture of what became of it.
 
-    `block_size` is the configured one, until replicas say theirs.
+    `block_size` is the configured one, until replicas say theirs. `keeps_kv`: replicas have stores.
     """
 
-    def __init__(self, client: IndexClient, tuning: Tuning, block_size: int) -> None:
+    def __init__(
+        self, client: IndexClient, tuning: Tuning, block_size: int, *, keeps_kv: bool = False
+    ) -> None:
         self.block_size = block_size
+        self._keeps_kv = keeps_kv
         self._client = client
         self._tuning = tuning
         self._loop = asyncio.get_running_loop()
@@ -89,10 +106,20 @@ class ModelRouter:
         policy = tuned.rules.outcome(_facts(admitted, blocks, hints))
         question = _question(admitted, blocks, policy, hints, tuple(excluded))
         route = self._kept_to(hints.last_replica, await self._client.select(question))
-        request = replace(admitted.request, routing=_routing(route, blocks))
+        transfer = self._transfer(admitted, blocks, hints, route)
+        routing = _routing(route, blocks, 0 if transfer is None else route.load_blocks)
+        request = replace(admitted.request, routing=routing, transfer=transfer)
         live = LiveRequest(request, route, policy, blocks.block_size, blocks.choices, self._client)
         self._live[route.booking_id] = live
         return live
+
+    def _transfer(
+        self, admitted: Admitted, blocks: PromptBlocks, hints: ClientHints, route: Route
+    ) -> TransferRequest | None:
+        if not self._keeps_kv or not blocks.is_single or admitted.request.needs_render:
+            return None
+        keeping = Keeping.NOTHING if hints.no_store else admitted.keeping
+        return TransferRequest(route.loads, keeping, route.seen_blocks)
 
     def _kept_to(self, replica_id: ReplicaId | None, route: Route) -> Route:
         """Without the index, the replica that had a conversation's last turn is the best guess.
@@ -184,18 +211,18 @@ def _question(
         reads_cache=blocks.reads_cache,
         excluded=excluded,
         hints=Hints(admitted.expected_output_tokens, hints.session_hint),
-        chains=tuple(map(len, chains)) if len(chains) > 1 else (),
+        chains=() if blocks.is_single else tuple(map(len, chains)),
     )
 
 
-def _routing(route: Route, blocks: PromptBlocks) -> Routing:
+def _routing(route: Route, blocks: PromptBlocks, load_blocks: int) -> Routing:
     """A blind decision forecasts nothing, like one without the index."""
     found = () if blocks.is_blind else route.chain_overlaps
     return Routing(
         route.booking_id,
         route.ranked,
         blocks.overlaps(found),
-        blocks.forecast(found),
+        blocks.forecast([held + load_blocks for held in found]),
         route.decided_seq,
         time.time(),
         route.is_fallback or blocks.is_blind,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from router.core.transfer import TransferRequest
 from router.core.types import BookingId, ReplicaId
 
 
@@ -48,7 +49,8 @@ class EngineRequest:
     ids of each prompt, packed as little-endian u32; engines use them as they are, and render
     `body` again only where `needs_render` says that ids cannot stand for it (echo, media).
     `cache_salt` isolates the tenant and replaces any salt in `body`. `reports_tokens` asks for the
-    answer's token ids in the report, for a request of one choice.
+    answer's token ids in the report, for a request of one choice. `transfer`: what is to be loaded
+    from stores and what is to be kept there, for one prompt with one choice; None without stores.
     """
 
     request_id: str
@@ -60,6 +62,7 @@ class EngineRequest:
     needs_render: bool = False
     routing: Routing | None = None
     reports_tokens: bool = False
+    transfer: TransferRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ class EngineReport:
     """What an engine says of a request that it has served.
 
     `cached_tokens` has one entry per engine request, choices of one prompt side by side: the
-    prompt tokens that were not computed because they were found in the cache.
+    prompt tokens that were not computed because they were found in the cache or were loaded.
     `output` is there where the request asks for its tokens.
     """
 
@@ -99,6 +102,21 @@ class EngineInfo:
     hash_algorithm: str
     kv_events_endpoint: str | None
     kv_replay_endpoint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWork:
+    """Sums since an engine's start, of ended prefills and of ended loads from stores.
+
+    `prefill_tokens` are the computed ones. A load that failed counts with the blocks that it got.
+    """
+
+    prefills: int = 0
+    prefill_tokens: int = 0
+    prefill_ms: float = 0.0
+    loads: int = 0
+    loaded_blocks: int = 0
+    load_ms: float = 0.0
 
 
 class Engine(Protocol):
@@ -131,9 +149,8 @@ class Engine(Protocol):
         """Share of the block pool that unfinished requests hold, 0 to 1, as of the last step."""
         ...
 
-    def transfer_counts(self) -> dict[str, int]:
-        """What it has loaded from KV stores and saved there since its start, by kind, as of the
-        last step; empty without a store."""
+    def work(self) -> EngineWork:
+        """What it has done; stays at nothing in an engine that uses no stores."""
         ...
 
     async def check_health(self) -> None:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 
-from replicas.engines.protocol import EngineInfo, EngineReport, EngineRequest
+from replicas.engines.protocol import EngineInfo, EngineReport, EngineRequest, EngineWork
 from replicas.engines.sim_faults import FaultKind, FaultScript, SimFault
 from replicas.engines.sim_inflight import Inflight
 from replicas.engines.sim_load import NoObserver, SimLoad, SimObserver
@@ -98,6 +98,9 @@ class SimEngine:
     def kv_usage(self) -> float:
         return self._pool.active_blocks / self._config.total_blocks
 
+    def work(self) -> EngineWork:
+        return EngineWork()
+
     @property
     def active_blocks(self) -> int:
         """Blocks that unfinished requests hold."""
@@ -107,9 +110,6 @@ class SimEngine:
         scheduler, pool = self._scheduler, self._pool
         kv_usage = pool.active_blocks / pool.total_blocks
         return SimLoad(scheduler.running, scheduler.waiting, kv_usage, scheduler.preemptions)
-
-    def transfer_counts(self) -> dict[str, int]:
-        return {}
 
     async def check_health(self) -> None:
         self._raise_if_dead()

@@ -54,8 +54,22 @@ def causes_of(
             continue
         prompts = request.prompts[index // choices : index // choices + 1]
         hashes = [hash_blocks(prompt, block_size, keys).tolist() for prompt in prompts] or [[]]
-        causes.append(cause_of(routing, index, figure // block_size, hashes[0], witness))
+        found = figure // block_size
+        if _lacks_load(request, routing, found, witness):
+            causes.append(Cause.LOAD_FAILED)
+        else:
+            causes.append(cause_of(routing, index, found, hashes[0], witness))
     return tuple(causes)
+
+
+def _lacks_load(
+    request: EngineRequest, routing: Routing, cached_blocks: int, witness: Witness
+) -> bool:
+    """The engine found what was confirmed here, but not all that it was to load."""
+    loads = () if request.transfer is None else request.transfer.loads
+    is_here = routing.ranked[:1] == (witness.replica_id,)
+    (overlap, *_), (forecast, *_) = routing.overlap_blocks, routing.forecast_blocks
+    return bool(loads) and is_here and overlap <= cached_blocks < forecast
 
 
 def cause_of(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from replicas.engines.protocol import Engine, EngineInfo, EngineReport, EngineRequest, Routing
+from replicas.kv.break_even import BreakEven
 from replicas.kv.event_log import EventLog
 from replicas.kv.feed import EngineFeed
 from replicas.kv.mirror import Mirror
@@ -14,8 +15,13 @@ from replicas.kv.settling import Witness, causes_of
 from replicas.kv.subscriber import EventSubscriber, SubscriberSettings
 from replicas.settlement import Cause, Settlement
 from router.core.errors import ConfigurationError, EngineDead
-from router.core.types import Incarnation, ReplicaId
-from router.serve.index_publisher import EventConnection, IndexPublisher, PublisherSettings
+from router.core.types import Incarnation, ReplicaId, StoreId
+from router.serve.index_publisher import (
+    EventConnection,
+    IndexPublisher,
+    PublisherSettings,
+    ReplicaTraits,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +70,8 @@ class CacheTracker:
             self._settings.subscriber,
         )
         self._publisher: IndexPublisher | None = None
+        self._store_id: StoreId | None = None
+        self._break_even = BreakEven(info.block_size)
         self._telling: asyncio.Task[None] | None = None
         self._followers: list[asyncio.Task[None]] = []
 
@@ -76,8 +84,10 @@ class CacheTracker:
         for task in self._followers:
             task.add_done_callback(_log_failure)
 
-    def publish(self, connection: EventConnection) -> None:
-        """Begins to tell the index, now and whenever it comes back."""
+    def publish(self, connection: EventConnection, store_id: StoreId | None = None) -> None:
+        """Begins to tell the index, now and whenever it comes back; `store_id`: of the node's KV
+        store, if the engine uses one."""
+        self._store_id = store_id
         lives = _lives(self.incarnation)
         self._publisher = IndexPublisher(
             connection,
@@ -85,7 +95,7 @@ class CacheTracker:
             self._replica_id,
             lives.__next__,
             _PUBLISHER,
-            self._cache_tokens,
+            self.traits,
         )
         self._telling = asyncio.create_task(self._tell(self._publisher), name="kv-index")
 
@@ -178,6 +188,14 @@ class CacheTracker:
                 self.publisher_failures += 1
                 logger.exception("telling the block index failed; it begins anew")
                 await asyncio.sleep(_RESTART_AFTER_S)
+
+    def traits(self) -> ReplicaTraits:
+        """What the replica says of itself to the index."""
+        if self._store_id is None:
+            return ReplicaTraits(self._cache_tokens)
+        now = time.monotonic()
+        self._break_even.observe(self._engine.work(), now)
+        return ReplicaTraits(self._cache_tokens, self._store_id, self._break_even.line(now))
 
     def _on_applied(self) -> None:
         if self._publisher is not None:

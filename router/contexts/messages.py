@@ -64,10 +64,7 @@ class ContextPage(Message, frozen=True):
 
 
 class NewContext(Message, frozen=True):
-    """A context whose prompt has been prefilled. Without `context_id` the client draws one.
-
-    `claims`: of the blocks that end whole objects of it in a KV store, the packed u64 hashes.
-    """
+    """A context whose prompt has been prefilled. Without `context_id` the client draws one."""
 
     model: str
     kind: Kind
@@ -78,7 +75,6 @@ class NewContext(Message, frozen=True):
     usage: Usage = Usage()
     replica_id: ReplicaId | None = None
     context_id: ContextId | None = None
-    claims: bytes = b""
 
 
 class Ticket(Message, frozen=True):
@@ -108,8 +104,7 @@ class OpenTurn(Message, frozen=True):
 class TurnResult(Message, frozen=True):
     """What a turn leaves: history up to `keep_tokens`, then `tail`; likewise the document in bytes.
 
-    None keeps all of it; less than all is a rewritten history. `claims` are those of all of it, see
-    `NewContext`.
+    None keeps all of it; less than all is a rewritten history.
     """
 
     tail: bytes
@@ -118,4 +113,3 @@ class TurnResult(Message, frozen=True):
     keep_document_bytes: int | None = None
     usage: Usage = Usage()
     replica_id: ReplicaId | None = None
-    claims: bytes = b""

@@ -4,7 +4,7 @@ Synchronous and pure: time is an argument, nothing waits, no call touches more t
 and segments. Wrong order, doubles and unknown senders are answered, counted and harmless.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from router.core.block_table import Hashes
 from router.core.chain_map import ChainMap
@@ -16,7 +16,7 @@ from router.core.index_reports import Divergence, IndexReports, IndexStats
 from router.core.overlap import Overlap, OverlapReader
 from router.core.room import Room
 from router.core.speculation import Speculation
-from router.core.store_directory import StoreDirectory, StoreLocation
+from router.core.store_directory import StoreDirectory, StoredPiece
 from router.core.streams import ApplyResult, Streams
 from router.core.types import BookingId, Incarnation, ReplicaId, Slot, StoreId, Tier
 
@@ -121,18 +121,18 @@ class BlockIndex:
 
     def add_stored(self, hashes: Hashes, store_id: StoreId, key: bytes) -> None:
         """These blocks lie in a store's object."""
-        self._stores.add(hashes.tolist(), StoreLocation(store_id, key))
+        self._stores.add(hashes, store_id, key)
 
     def remove_stored(self, hashes: Hashes, store_id: StoreId, key: bytes) -> None:
-        self._stores.remove(hashes.tolist(), StoreLocation(store_id, key))
+        self._stores.remove(hashes, store_id, key)
 
     def forget_store(self, store_id: StoreId) -> int:
-        """The store is gone; returns how many blocks it held. O(stored blocks)."""
+        """The store is gone; returns how many blocks it held. O(stored objects)."""
         return self._stores.forget(store_id)
 
-    def stored(self, hashes: Hashes) -> list[tuple[StoreLocation, ...]]:
-        """The objects that hold each leading block, up to the first that no store holds."""
-        return self._stores.find(hashes.tolist()) if len(self._stores) else []
+    def stored(self, hashes: Hashes) -> Sequence[StoredPiece]:
+        """The objects that hold any of a prompt's blocks; see `StoreDirectory.find`."""
+        return self._stores.find(hashes) if len(self._stores) else ()
 
     def applied_seq(self, replica_id: ReplicaId) -> int | None:
         """The last of the replica's batches that is in here; None where there is none yet."""

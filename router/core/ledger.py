@@ -1,7 +1,7 @@
 """The load ledger: what has been routed to each replica and has not ended there.
 
-Pure: the time is an argument, and a timer calls `sweep`. All calls but those that say otherwise
-are O(log bookings).
+Pure: the time is an argument, and a timer calls `sweep`. Calls are O(log bookings) unless they say
+otherwise.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,15 @@ from router.core.cache_room import CacheRoom
 from router.core.lapses import LapseQueue
 from router.core.load_totals import Load, LoadTotals, TenantLoad
 from router.core.rates import ReplicaRates
+from router.core.store_access import StoreAccess
 from router.core.types import BookingId, Slot, Tenant, Value
 
 
 class Booking(Value, frozen=True):
     """One routed request, as it is entered.
 
-    `uncached_tokens` are those of its `prompt_tokens` that the replica is expected to compute. The
-    booking lapses `lease_s` seconds after the last call that renewed it.
+    `uncached_tokens` are those of its `prompt_tokens` that the replica is expected to compute,
+    `load_blocks` come from a store. It lapses `lease_s` seconds after it was last renewed.
     """
 
     booking_id: BookingId
@@ -32,6 +33,7 @@ class Booking(Value, frozen=True):
     uncached_tokens: int
     block_size: int
     lease_s: float
+    load_blocks: int = 0
 
 
 @dataclass(slots=True)
@@ -56,7 +58,7 @@ class _Entry:
     prefill_tokens: int
     decode_blocks: int
     began_alone_at: float | None
-    """When it was booked, if no other prefill stood before it there."""
+    """When it was booked, if no other prefill stood before it and nothing is to be loaded."""
     decodes_since: float | None = None
 
 
@@ -66,12 +68,11 @@ class LoadLedger:
     `prefill_tokens`: booked uncached prompt tokens of requests without a first token;
     `decode_blocks`: KV blocks that booked requests hold or will hold once scheduled, prompt and
     output so far; `requests`: booked requests; `loads` [3, max_replicas]: these three.
-
     At most `max_bookings` are kept: at the cap a booking displaces the one that would lapse first.
     `loads_at` adds a fourth row, `RECENT_TOKENS`: the uncached tokens booked lately, ended or not,
     fading by half every `recent_half_life_s`: how much of each cache has been written over.
     `rates` learns from the same calls how fast each replica computes; `room` is what its cache can
-    take beside what is booked, where it is told how much it holds.
+    take beside what is booked, `stores` how it gets at stored blocks, where they are told.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class LoadLedger:
         self.prefill_tokens, self.decode_blocks, self.requests = self.loads
         self.rates = ReplicaRates(max_replicas)
         self.room = CacheRoom(max_replicas)
+        self.stores = StoreAccess(max_replicas)
         self._entries: dict[BookingId, _Entry] = {}
         self._lapses: LapseQueue[BookingId] = LapseQueue()
 
@@ -124,10 +126,9 @@ class LoadLedger:
         if booking.booking_id in self._entries:
             self.counters.duplicate += 1
             return []
-        is_full = len(self._entries) >= self.max_bookings
-        displaced = self._make_room() if is_full else []
+        displaced = self._make_room() if len(self._entries) >= self.max_bookings else []
         blocks = _blocks(booking.prompt_tokens, booking.block_size)
-        is_alone = not self.prefill_tokens.item(booking.slot)
+        is_alone = not (booking.load_blocks or self.prefill_tokens.item(booking.slot))
         entry = _Entry(booking, booking.uncached_tokens, blocks, now if is_alone else None)
         self._entries[booking.booking_id] = entry
         self._lapses.add(booking.booking_id, now + booking.lease_s)
@@ -198,8 +199,8 @@ class LoadLedger:
         self._totals.recent.clear(slot)
         self.rates.forget(slot)
         self.room.forget(slot)
-        entries = self._entries.items()
-        booking_ids = [booking_id for booking_id, entry in entries if entry.booking.slot == slot]
+        self.stores.forget(slot)
+        booking_ids = [key for key, entry in self._entries.items() if entry.booking.slot == slot]
         for booking_id in booking_ids:
             self._lapses.remove(booking_id)
         self.counters.forgotten += len(booking_ids)
@@ -226,7 +227,8 @@ class LoadLedger:
         booking = entry.booking
         self._totals.add(booking.slot, booking.tenant, prefill_tokens, decode_blocks, requests)
         if requests:
-            self.room.add(booking.slot, requests * booking.uncached_tokens)
+            written = booking.uncached_tokens + booking.load_blocks * booking.block_size
+            self.room.add(booking.slot, requests * written)
 
     def _take_out(self, booking_id: BookingId) -> Booking:
         """Off the books; the lease is the caller's to end."""

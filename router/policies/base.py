@@ -28,6 +28,8 @@ class Reason(StrEnum):
 
     KV_OVERLAP = "kv_overlap"
     """It holds leading blocks of the prompt, and its load did not outweigh them."""
+    KV_LOAD = "kv_load"
+    """It loads stored blocks of the prompt, which is cheaper there than to compute them."""
     SPECULATIVE_OVERLAP = "speculative_overlap"
     """It holds none yet, but requests on their way there will leave some."""
     NO_OVERLAP = "least_loaded:no_overlap"
@@ -86,7 +88,9 @@ class Facts(Value, frozen=True, eq=False):
     for it; else empty.
 
     `rates`: how fast they have been observed to compute. `room_tokens` float64 [n]: what each cache
-    can take beside what is booked there; empty where nothing is known.
+    can take beside what is booked there; empty where nothing is known. `load_shares` float64 [n]:
+    what loading the stored blocks takes there, as a share of computing them, NaN where it has not
+    been measured; empty where nothing of the prompt is stored.
     """
 
     slots: NDArray[np.int64]
@@ -102,6 +106,7 @@ class Facts(Value, frozen=True, eq=False):
     history: NDArray[np.int32] = NO_DEPTHS
     rates: Rates = UNOBSERVED
     room_tokens: Floats = NO_FIGURES
+    load_shares: Floats = NO_FIGURES
 
     @property
     def prefill_tokens(self) -> Floats:

@@ -15,7 +15,7 @@ from router.core.load_totals import Load
 from router.core.types import Tier
 from router.policies.base import Choice, Facts, Floats, Parameters, Reason, rank
 
-_STORAGE, _DECODE_BLOCKS = int(Tier.STORAGE), int(Load.DECODE_BLOCKS)
+_CPU, _STORAGE, _DECODE_BLOCKS = int(Tier.CPU), int(Tier.STORAGE), int(Load.DECODE_BLOCKS)
 """Numpy takes half as long for an index that is no enum."""
 
 _NO_SHORTAGE: Floats = np.array(0.0)
@@ -39,7 +39,8 @@ class KvAwareParameters(Parameters):
     `patience_tokens`: the fewer, the more one long time to first token weighs against many short
     ones; that of so many tokens of prefill counts once more.
     `shortage_weight`: tokens of waiting that one token counts for which the cache has no room.
-    `cpu_block_cost`, `storage_block_cost`: getting a block from that tier, as a share of computing.
+    `cpu_block_cost`, `storage_block_cost`: getting a block from that tier, as a share of computing;
+    of stored ones, until a replica has measured it.
     `min_overlap_blocks`: overlap below it counts as none.
     `min_prompt_blocks`: prompts with fewer full blocks are placed by load alone.
     `tie_tolerance_ms`: costs closer than that are equal, and chance decides.
@@ -140,6 +141,8 @@ class KvAware:
         if most < parameters.min_overlap_blocks:
             return None
         reused: Floats = self._tier_gains.dot(facts.tiers)
+        if len(facts.load_shares):
+            reused += self._measured_gain(facts)
         np.maximum(reused, facts.speculative, out=reused)
         if parameters.min_overlap_blocks > 1:
             known = np.maximum(facts.speculative, stored)
@@ -147,6 +150,14 @@ class KvAware:
         if most > (reusable_blocks := facts.reusable_blocks):
             np.minimum(reused, float(reusable_blocks), out=reused)
         return reused
+
+    def _measured_gain(self, facts: Facts) -> Floats:
+        """What stored blocks gain over the parameter's belief, where loading has been measured."""
+        shares = facts.load_shares
+        believed = self._parameters.storage_block_cost
+        gains: Floats = np.where(np.isfinite(shares), believed - shares, 0.0)
+        gains *= facts.tiers[_STORAGE] - facts.tiers[_CPU]
+        return gains
 
     def _costs(self, facts: Facts, reused: Floats | None) -> Floats:
         """The sum of the terms, in few steps over the candidates: each costs a microsecond."""

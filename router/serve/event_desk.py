@@ -4,10 +4,10 @@ A replica that registered is a candidate at once, by its load; what it holds cou
 snapshot on.
 """
 
-from router.core.cache_room import CacheRoom
 from router.core.errors import RegistrationRefused
 from router.core.events import EventBatch, SnapshotChunk
 from router.core.index import BlockIndex
+from router.core.ledger import LoadLedger
 from router.core.streams import ApplyResult, Outcome
 from router.core.types import Incarnation, ReplicaId
 from router.selector import Selector
@@ -23,13 +23,13 @@ class EventDesk:
         index: BlockIndex,
         selector: Selector,
         leases: ReplicaLeases,
-        room: CacheRoom,
+        ledger: LoadLedger,
         incarnation: Incarnation,
     ) -> None:
         self._index = index
         self._selector = selector
         self._leases = leases
-        self._room = room
+        self._ledger = ledger
         self._incarnation = incarnation
         self._refilling: set[ReplicaId] = set()
 
@@ -45,7 +45,7 @@ class EventDesk:
         if not self._leases.accepts(replica_id, incarnation):
             return self._receipt(Verdict.REINCARNATE)
         if self._leases.renew(replica_id, incarnation, now):
-            self._note_size(registration)
+            self._note_traits(registration)
             return self._receipt(Verdict.ACCEPTED)
         self._end(replica_id)
         try:
@@ -53,7 +53,7 @@ class EventDesk:
         except RegistrationRefused:
             return self._receipt(Verdict.FULL)
         self._leases.add(Lease(replica_id, incarnation, slot), now)
-        self._note_size(registration)
+        self._note_traits(registration)
         self._refilling.add(replica_id)
         return self._receipt(Verdict.ACCEPTED)
 
@@ -91,11 +91,16 @@ class EventDesk:
         for replica_id in self._leases.lapsed(now):
             self._end(replica_id)
 
-    def _note_size(self, registration: Registration) -> None:
-        """Also of a life that is known: who took it over from another index did not hear of it."""
+    def _note_traits(self, registration: Registration) -> None:
+        """Also of a life that is known: it may have measured anew, and who took it over from
+        another index did not hear of it."""
         lease = self._leases.get(ReplicaId(registration.replica_id))
-        if lease is not None and registration.cache_tokens is not None:
-            self._room.set_size(lease.slot, registration.cache_tokens)
+        if lease is None:
+            return
+        if registration.cache_tokens is not None:
+            self._ledger.room.set_size(lease.slot, registration.cache_tokens)
+        if registration.store_id is not None:
+            self._ledger.stores.set(lease.slot, registration.store_id, registration.load_line)
 
     def _refusal(
         self, replica_id: ReplicaId, incarnation: Incarnation, blocks: int, now: float

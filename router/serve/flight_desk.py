@@ -150,7 +150,9 @@ def _answer(outcome: Selected, doubt: str) -> Answer:
         outcome.speculative_blocks,
         outcome.forecast_blocks,
         outcome.uncached_tokens,
-        tuple([(block.position, block.store_id, block.key) for block in outcome.load_blocks]),
+        outcome.load_blocks,
         outcome.chain_overlaps,
         outcome.decided_seq,
+        outcome.loads,
+        outcome.seen_blocks,
     )

@@ -25,7 +25,8 @@ class RoutingRequest(Value, frozen=True):
     `hashes` are those of its full blocks, packed little-endian u64. `candidates`: the replicas to
     choose from, all that are known if None; `excluded` ones have just failed this request.
     `reads_cache` is false where the engine will reuse nothing (prompt log-probabilities). Of a
-    request with several prompts `hashes` has all chains in a row and `chains` the blocks of each.
+    request with several prompts or choices `hashes` has all chains in a row and `chains` the blocks
+    of each; for these nothing is loaded from stores.
     """
 
     hashes: bytes

@@ -11,8 +11,8 @@ from random import Random
 
 from msgspec.structs import replace
 
+from router.core.transfer import StoredRun
 from router.core.types import BookingId, ReplicaId, Value
-from router.decision import LoadBlock
 from router.serve.caller_bookings import CallerBookings, LiveBooking
 from router.serve.coalescing import Cause
 from router.serve.fallback import rank_locally
@@ -32,9 +32,11 @@ class Route(Value, frozen=True):
     """Where a request goes: `ranked` best first, empty where no replica is known to this process.
 
     Blocks are counted from the prompt's start: `overlap_blocks` confirmed, `speculative_blocks`
-    counting those on their way there too, `forecast_blocks` expected not to be computed.
-    `chain_overlaps` are the confirmed blocks of each prompt, `decided_seq` the last event batch of
-    the replica that the decision could know. `is_fallback`: decided here, without the index.
+    counting those on their way there too, `forecast_blocks` expected not to be computed,
+    `load_blocks` to be loaded after the confirmed ones out of `loads`, `seen_blocks` computed
+    before somewhere. `chain_overlaps` are the confirmed blocks of each prompt, `decided_seq` the
+    last event batch of the replica that the decision could know. `is_fallback`: decided here,
+    without the index.
     """
 
     booking_id: BookingId
@@ -43,10 +45,12 @@ class Route(Value, frozen=True):
     overlap_blocks: int = 0
     speculative_blocks: int = 0
     forecast_blocks: int = 0
-    load_blocks: tuple[LoadBlock, ...] = ()
+    load_blocks: int = 0
     is_fallback: bool = False
     chain_overlaps: tuple[int, ...] = ()
     decided_seq: int | None = None
+    loads: tuple[StoredRun, ...] = ()
+    seen_blocks: int = 0
 
     @property
     def replica_id(self) -> ReplicaId | None:
@@ -195,7 +199,9 @@ def _route(booking_id: BookingId, answer: Answer) -> Route:
         answer.overlap_blocks,
         answer.speculative_blocks,
         answer.forecast_blocks,
-        tuple([LoadBlock(*block) for block in answer.load_blocks]),
+        answer.load_blocks,
         chain_overlaps=answer.chain_overlaps,
         decided_seq=answer.decided_seq,
+        loads=answer.loads,
+        seen_blocks=answer.seen_blocks,
     )

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from router.core.errors import IndexUnavailable
 from router.core.events import EventBatch, SnapshotChunk
-from router.core.types import Incarnation, ReplicaId
+from router.core.store_access import LoadLine
+from router.core.types import Incarnation, ReplicaId, StoreId
 from router.serve.wire import MAX_BATCH_BLOCKS, Receipt, Registration, Verdict, encode
 
 _log = logging.getLogger(__name__)
@@ -51,6 +52,15 @@ class EventConnection(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaTraits:
+    """What a replica says of itself besides its blocks; see `Registration`."""
+
+    cache_tokens: int | None = None
+    store_id: StoreId | None = None
+    load_line: LoadLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PublisherSettings:
     """A batch leaves `batch_delay_s` after its first change; an empty one renews the lease."""
 
@@ -82,7 +92,8 @@ class IndexPublisher:
     """One life of one replica towards the index; owned by one event loop.
 
     `new_incarnation` gives greater numbers each time: another life begins where the index has
-    ended this one for its silence.
+    ended this one for its silence. `traits` are asked for after every batch, and told anew where
+    they have changed.
     """
 
     def __init__(
@@ -92,7 +103,7 @@ class IndexPublisher:
         replica_id: ReplicaId,
         new_incarnation: Callable[[], Incarnation],
         settings: PublisherSettings | None = None,
-        cache_tokens: int | None = None,
+        traits: Callable[[], ReplicaTraits] = ReplicaTraits,
     ) -> None:
         self.counters = PublisherCounters()
         self._connection = connection
@@ -101,7 +112,8 @@ class IndexPublisher:
         self._new_incarnation = new_incarnation
         self._incarnation = new_incarnation()
         self._settings = settings or PublisherSettings()
-        self._cache_tokens = cache_tokens
+        self._traits = traits
+        self._told: ReplicaTraits | None = None
         self._stage = _Stage.REGISTRATION
         self._unsent: EventBatch | None = None
         self._index_incarnation: int | None = None
@@ -137,7 +149,7 @@ class IndexPublisher:
         """
         with suppress(IndexUnavailable, TimeoutError):
             async with asyncio.timeout(self._settings.call_limit_s):
-                await self._connection.forget(self._registration())
+                await self._connection.forget(self._registration(ReplicaTraits()))
 
     async def _step(self) -> None:
         match self._stage:
@@ -147,9 +159,17 @@ class IndexPublisher:
                 await self._send_snapshot()
             case _Stage.CHANGES:
                 await self._send_changes()
+                if self._stage is _Stage.CHANGES and self._traits() != self._told:
+                    self._heed(await self._introduce())
+
+    async def _introduce(self) -> Receipt:
+        traits = self._traits()
+        receipt = await self._call(self._connection.register, self._registration(traits))
+        self._told = traits
+        return receipt
 
     async def _register(self) -> None:
-        receipt = await self._call(self._connection.register, self._registration())
+        receipt = await self._introduce()
         self._index_incarnation = receipt.incarnation
         self.counters.registrations += 1
         if receipt.verdict == Verdict.ACCEPTED:
@@ -213,8 +233,16 @@ class IndexPublisher:
         self._stage = _Stage.REGISTRATION
         self.counters.reincarnations += 1
 
-    def _registration(self) -> bytes:
-        return encode(Registration(self._replica_id, self._incarnation, self._cache_tokens))
+    def _registration(self, traits: ReplicaTraits) -> bytes:
+        return encode(
+            Registration(
+                self._replica_id,
+                self._incarnation,
+                traits.cache_tokens,
+                traits.store_id,
+                traits.load_line,
+            )
+        )
 
     async def _call(self, call: Callable[[bytes], Awaitable[Receipt]], message: bytes) -> Receipt:
         async with asyncio.timeout(self._settings.call_limit_s):

@@ -11,9 +11,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from router.core.types import BookingId, ReplicaId, Tenant
+from router.core.store_access import LoadLine
+from router.core.transfer import StoredRun
+from router.core.types import BookingId, ReplicaId, StoreId, Tenant
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Changes with the meaning of any message below; another number means a successor actor."""
 
 HASH_BYTES = 8
@@ -39,7 +41,7 @@ class Selection(Message, frozen=True):
 
     `expires_at` is on the actor's clock: after it nobody waits for the answer any more. `blocks`
     is the prompt's share of the flight's `hashes`; `profile` an index into its `profiles`. `chains`
-    parts `blocks` into those of each prompt, where there are several.
+    parts `blocks` into those of each prompt, where there are several prompts or choices.
     """
 
     booking_id: BookingId
@@ -105,7 +107,7 @@ class Answer(Message, frozen=True):
     """The decision on one selection; blocks are counted from the prompt's start.
 
     `ranked` starts with the chosen replica. Anything but `CHOSEN` booked nothing, and only the
-    outcome means something. `load_blocks` are (position, store, key).
+    outcome means something. See `router.decision.Decision`.
     """
 
     outcome: int
@@ -115,9 +117,11 @@ class Answer(Message, frozen=True):
     speculative_blocks: int = 0
     forecast_blocks: int = 0
     uncached_tokens: int = 0
-    load_blocks: tuple[tuple[int, str, bytes], ...] = ()
+    load_blocks: int = 0
     chain_overlaps: tuple[int, ...] = ()
     decided_seq: int | None = None
+    loads: tuple[StoredRun, ...] = ()
+    seen_blocks: int = 0
 
 
 class Landing(Message, frozen=True):
@@ -143,12 +147,15 @@ class Landing(Message, frozen=True):
 class Registration(Message, frozen=True):
     """One life of a replica: a restart of its engine or of itself is another.
 
-    `cache_tokens`: what its cache holds on the GPU, if it says so.
+    `cache_tokens`: what its cache holds on the GPU, if it says so. `store_id`: its node's KV store,
+    if it uses one, and what loads from stores have been measured to take.
     """
 
     replica_id: str
     incarnation: int
     cache_tokens: int | None = None
+    store_id: StoreId | None = None
+    load_line: LoadLine | None = None
 
 
 class Verdict(IntEnum):
@@ -175,16 +182,11 @@ class StoredObject(Message, frozen=True):
 
 
 class StoreNews(Message, frozen=True):
-    """What came into a store and what left it; at most `MAX_BATCH_BLOCKS` blocks together.
-
-    `begins`: nothing that was known of the store holds any more, all that it has follows. News
-    without objects renew its lease.
-    """
+    """What came into a store and what left it; at most `MAX_BATCH_BLOCKS` blocks together."""
 
     store_id: str
     added: list[StoredObject]
     removed: list[StoredObject]
-    begins: bool = False
 
 
 class Receipt(Message, frozen=True):

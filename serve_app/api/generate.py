@@ -14,7 +14,7 @@ from serve_app.dispatch import Answer
 from serve_app.front import Front, tenant_of
 from serve_app.observe.decision_headers import decision_headers
 from serve_app.observe.record import RequestRecord
-from serve_app.routing import ClientHints
+from serve_app.routing import ClientHints, forbids_storing
 
 STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 USER = "user"
@@ -91,7 +91,9 @@ def client_hints(
     found = (user if source == USER else headers.get(source) for source in session_from)
     session = next(filter(None, found), None)
     return ClientHints(
-        frozenset(headers), session[:MAX_SESSION_CHARACTERS] if session is not None else None
+        frozenset(headers),
+        session[:MAX_SESSION_CHARACTERS] if session is not None else None,
+        no_store=forbids_storing(headers),
     )
 
 

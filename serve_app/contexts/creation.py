@@ -17,7 +17,7 @@ from serve_app.contexts.parameters import metadata, ttl_s
 from serve_app.contexts.serving import Serving
 from serve_app.contexts.turn_rules import check_prompt
 from serve_app.observe.record import RequestRecord
-from serve_app.routing import ClientHints
+from serve_app.routing import ClientHints, forbids_storing
 
 _ONE_TOKEN = {"max_tokens": 1, "temperature": 0}
 """An engine generates at least one; it is thrown away."""
@@ -49,7 +49,8 @@ class Creation:
         admitted = await self.serving.run(
             len(raw), self.serving.admitted(record.route, first, tenant, b"", None)
         )
-        answer = await self.serving.begin(admitted, ClientHints(), record)
+        hints = ClientHints(no_store=forbids_storing(headers))
+        answer = await self.serving.begin(admitted, hints, record)
         await answer.whole()
         new = NewContext(
             model=admitted.model,
@@ -60,15 +61,8 @@ class Creation:
             metadata=pairs or {},
             usage=_usage(admitted, record),
             replica_id=record.live.replica_id if record.live else None,
-            claims=self._claims(admitted, record),
         )
         return await self.client.create(tenant, new)
-
-    def _claims(self, admitted: Admitted, record: RequestRecord) -> bytes:
-        settlement = record.settlement
-        if settlement is None:
-            return b""
-        return self.serving.claims.of(admitted, b"", settlement.block_size)
 
 
 async def _asked(raw: bytes) -> tuple[Json, Kind]:

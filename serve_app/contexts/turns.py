@@ -16,7 +16,6 @@ from serve_app.admission import Admitted
 from serve_app.allow_list import Json
 from serve_app.body import decode_object
 from serve_app.contexts.answers import AnswerReader, DocumentReader, StreamReader
-from serve_app.contexts.claims import ObjectClaims
 from serve_app.contexts.delta import common_tokens
 from serve_app.contexts.document import Line, appended, read
 from serve_app.contexts.parameters import (
@@ -30,7 +29,7 @@ from serve_app.contexts.serving import Serving
 from serve_app.contexts.turn_rules import check_turn, kind_of, with_own_settings
 from serve_app.dispatch import Answer
 from serve_app.observe.record import RequestRecord
-from serve_app.routing import ClientHints
+from serve_app.routing import ClientHints, forbids_storing
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,9 @@ class Turns:
         """
         asked = await self.serving.run(len(raw), _asked(kind_of(record.route), raw))
         tenant, named = Tenant(record.tenant), context_id(headers[SESSION_HEADER])
-        hints = ClientHints(frozenset(headers), session_tag(tenant, named))
+        hints = ClientHints(
+            frozenset(headers), session_tag(tenant, named), no_store=forbids_storing(headers)
+        )
         turn = await self.client.begin_turn(
             tenant,
             named,
@@ -79,8 +80,7 @@ class Turns:
         size_bytes = asked.size_bytes + len(turn.tokens) + len(turn.document)
         admitted = await self.serving.run(size_bytes, self._admitted(turn, asked, record))
         answer = await self.serving.begin(admitted, hints, record)
-        lines = _lines(asked)
-        live = LiveTurn(self.client, turn, admitted, record, lines, self.serving.claims)
+        live = LiveTurn(self.client, turn, admitted, record, _lines(asked))
         items = live.items(answer)
         return replace(answer, first=await anext(items), items=items)
 
@@ -103,7 +103,6 @@ class LiveTurn:
     admitted: Admitted
     record: RequestRecord
     lines: list[Line] | None
-    claims: ObjectClaims
 
     async def items(self, answer: Answer) -> AsyncGenerator[bytes, None]:
         """The answer's parts, the end after the commit. Raises `WarmpathError`."""
@@ -149,7 +148,6 @@ class LiveTurn:
                 settlement.cached_tokens[0],
             ),
             replica_id=self.record.live.replica_id if self.record.live else None,
-            claims=self.claims.of(self.admitted, output.seen_tokens, settlement.block_size),
         )
 
 

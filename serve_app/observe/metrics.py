@@ -59,6 +59,9 @@ OVERLAP_TOKENS = Metric(
     "warmpath_overlap_tokens", Kind.COUNTER, "Confirmed on the chosen replica at the decision."
 )
 FORECAST_TOKENS = Metric("warmpath_forecast_tokens", Kind.COUNTER, "Expected not to be computed.")
+LOAD_TOKENS = Metric(
+    "warmpath_load_tokens", Kind.COUNTER, "Of the forecast: those to be loaded from KV stores."
+)
 CACHED_TOKENS = Metric(
     "warmpath_cached_tokens", Kind.COUNTER, "What the engine reported as not computed."
 )
@@ -95,6 +98,7 @@ METRICS: tuple[Metric, ...] = (
     PROMPT_TOKENS,
     OVERLAP_TOKENS,
     FORECAST_TOKENS,
+    LOAD_TOKENS,
     CACHED_TOKENS,
     DIFFERENCES,
     UNSETTLED,

@@ -18,6 +18,7 @@ from serve_app.observe.metrics import (
     DIFFERENCES,
     FALLBACKS,
     FORECAST_TOKENS,
+    LOAD_TOKENS,
     OVERLAP_TOKENS,
     PROMPT_TOKENS,
     REQUESTS,
@@ -95,6 +96,7 @@ class Observer:
         add(PROMPT_TOKENS, tags, sum(admitted.blocks.prompt_tokens) * admitted.blocks.choices)
         add(OVERLAP_TOKENS, tags, sum(live.routing.overlap_blocks) * block_size)
         add(FORECAST_TOKENS, tags, sum(settlement.forecast_blocks) * block_size)
+        add(LOAD_TOKENS, tags, live.load_blocks * block_size)
         add(CACHED_TOKENS, tags, sum(settlement.cached_tokens))
         for cause, times in _causes(settlement).items():
             add(DIFFERENCES, {**tags, "cause": cause}, times)
@@ -148,6 +150,7 @@ def _decision(record: RequestRecord, live: LiveRequest) -> Line:
         "decided_replica": live.route.replica_id,
         "overlap_blocks": list(live.routing.overlap_blocks),
         "forecast_blocks": list(live.routing.forecast_blocks),
+        "load_blocks": live.load_blocks,
         "attempts": record.attempts,
         "first_item_ms": _ms(record, record.first_item_s),
     }

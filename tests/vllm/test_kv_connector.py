@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,19 +15,13 @@ from ray.actor import ActorHandle
 
 from replicas.engines.vllm.environment import prepare_environment
 from replicas.engines.vllm.tiny_model import ensure_tiny_model
-from replicas.kv.connector.messages import (
-    PARAMETER,
-    Keeping,
-    StoredRun,
-    TransferRequest,
-    encode_request,
-)
+from replicas.kv.connector.messages import PARAMETER, encode_request
 from replicas.kv.store.actor import KVStoreActor
 from replicas.kv.store.contents import StoredObject
 from replicas.kv.store.objects import HEADER_BYTES, ObjectKey, seal
-from replicas.kv.store.settings import StoreSettings
 from replicas.kv.store.wire import pack_objects, unpack_objects
 from router.core.hashing import NO_EXTRA_KEYS, hash_blocks, salt, unpack_hashes
+from router.core.transfer import Keeping, StoredRun, TransferRequest
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -50,11 +43,9 @@ class Store:
         self.actor = self._started()
 
     def _started(self) -> ActorHandle:
-        node_id = ray.get_runtime_context().get_node_id()
-        settings = StoreSettings("kv", node_id, BUDGET_BYTES, linger_s=3600.0)
         kind = ray.remote(KVStoreActor)
         options = {"name": self.name, "lifetime": "detached", "num_cpus": 0, "get_if_exists": True}
-        return kind.options(**options, namespace="kv").remote(settings.packed())
+        return kind.options(**options, namespace="kv").remote(BUDGET_BYTES)
 
     def objects(self) -> list[StoredObject]:
         return unpack_objects(ray.get(self.actor.listing.remote(), timeout=30))
@@ -77,7 +68,7 @@ class Store:
         (refs,) = ray.get(self.actor.locate.remote([key]), timeout=30)
         data = change(ray.get(refs[0], timeout=30).copy())
         ray.get(self.actor.discard.remote([key]), timeout=30)
-        head = replace(item, size_bytes=data.nbytes)
+        head = StoredObject(key, item.hashes, item.blocks, data.nbytes, item.is_for_reuse)
         ray.get(self.actor.put.remote(pack_objects([head]), data), timeout=30)
 
     def restart(self) -> None:
@@ -118,7 +109,8 @@ class Engine:
         """Computes without the store's help and saves; the text is what all others must equal."""
         await self.forget()
         wanted = len(tokens) // OBJECT_TOKENS
-        text, cached = await self.text(tokens, TransferRequest((), Keeping.REUSE), cache_salt)
+        transfer = TransferRequest((), Keeping.REUSE, len(tokens) // BLOCK_SIZE)
+        text, cached = await self.text(tokens, transfer, cache_salt)
         assert cached == 0
         for _ in range(200):
             if len(self.store.runs(tokens, cache_salt)) >= wanted:
@@ -166,12 +158,7 @@ async def engine(cluster: str) -> AsyncIterator[Engine]:
         kv_role="kv_both",
         kv_load_failure_policy="recompute",
         kv_connector_extra_config={
-            "address": {
-                "cluster": cluster,
-                "namespace": "kv",
-                "store_id": store.name,
-                "model": "m",
-            },
+            "address": {"cluster": cluster, "namespace": "kv", "store_id": store.name},
             "object_blocks": OBJECT_BLOCKS,
             "held_bytes": 64 * 2**20,
             "load_timeout_s": 5.0,

@@ -1,8 +1,9 @@
 """From an `EngineRequest` to the request objects of vLLM's OpenAI layer.
 
 Prompts go in as token ids, where vLLM takes them: in `kv_transfer_params` for chat and responses
-(its renderer takes them out again, so that the engine sees no transfer), as `prompt` for
-completions. The client's own values of these fields never survive.
+(its renderer takes them out again), as `prompt` for completions. What is left in
+`kv_transfer_params` is for our KV connector, and only there where there is one. The client's own
+values of these fields never survive.
 """
 
 import json
@@ -14,6 +15,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
 from replicas.engines.protocol import EngineRequest, Route
+from replicas.kv.connector.messages import PARAMETER, encode_request
 
 
 def unpack(prompt: bytes) -> list[int]:
@@ -31,6 +33,8 @@ def completion_call(request: EngineRequest) -> CompletionRequest:
     fields = _fields(request) | {"request_id": request.request_id}
     if not request.needs_render:
         fields["prompt"] = [unpack(prompt) for prompt in request.prompts]
+    if request.transfer is not None:
+        fields["kv_transfer_params"] = _transfer(request)
     return CompletionRequest.model_validate(fields)
 
 
@@ -63,4 +67,8 @@ def _rendered(request: EngineRequest) -> dict[str, Any]:
     if request.needs_render:
         return {}
     (prompt,) = request.prompts
-    return {"kv_transfer_params": {"prompt_token_ids": unpack(prompt)}}
+    return {"kv_transfer_params": {"prompt_token_ids": unpack(prompt)} | _transfer(request)}
+
+
+def _transfer(request: EngineRequest) -> dict[str, Any]:
+    return {} if request.transfer is None else {PARAMETER: encode_request(request.transfer)}

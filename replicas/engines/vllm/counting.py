@@ -15,6 +15,7 @@ from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
 from replicas.engines.protocol import EngineReport
 from replicas.engines.vllm.seen_tokens import SeenTokens
+from replicas.kv.connector.messages import lost_blocks
 
 
 class CountingLLM(AsyncLLM):
@@ -25,6 +26,7 @@ class CountingLLM(AsyncLLM):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.output_processor = _RememberingProcessor.like(self.output_processor)
+        self.output_processor.block_size = self.vllm_config.cache_config.block_size
 
     def watch(self, request_ids: list[str], *, keeps_tokens: bool = False) -> None:
         """From before the request is sent until `forget`."""
@@ -43,10 +45,12 @@ class CountingLLM(AsyncLLM):
     def cached_tokens(self, request_ids: list[str]) -> int | None:
         """The sum over the prompts of watched requests; the first choice speaks for its prompt.
 
-        None for a single engine request: of that one vLLM's own answer is right.
+        None for a single engine request: of that one vLLM's own answer is right, unless a load
+        failed, which a streamed answer was begun without knowing.
         """
-        watched = [self.output_processor.watched[request_id] for request_id in request_ids]
-        if sum(map(len, watched)) < 2:
+        processor = self.output_processor
+        watched = [processor.watched[request_id] for request_id in request_ids]
+        if sum(map(len, watched)) < 2 and processor.corrected.isdisjoint(request_ids):
             return None
         return sum(int(state.num_cached_tokens) for states in watched for state in states[:1])
 
@@ -54,6 +58,7 @@ class CountingLLM(AsyncLLM):
         for request_id in request_ids:
             self.output_processor.watched.pop(request_id, None)
         self.output_processor.keeping_tokens.difference_update(request_ids)
+        self.output_processor.corrected.difference_update(request_ids)
 
     def _states(self, request_ids: list[str]) -> Iterable[RequestState]:
         watched = self.output_processor.watched
@@ -61,12 +66,18 @@ class CountingLLM(AsyncLLM):
 
 
 class _RememberingProcessor(OutputProcessor):
-    """Keeps what vLLM knows of watched requests beyond their end, choices in their order."""
+    """Keeps what vLLM knows of watched requests beyond their end, choices in their order.
+
+    Where a load from a store failed, vLLM has counted its blocks as cached all the same; what the
+    KV connector says of it at the request's end corrects the figure, and goes no further.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.block_size = 1
         self.watched: dict[str, list[RequestState]] = {}
         self.keeping_tokens: set[str] = set()
+        self.corrected: set[str] = set()
 
     @classmethod
     def like(cls, other: OutputProcessor) -> "_RememberingProcessor":
@@ -90,6 +101,24 @@ class _RememberingProcessor(OutputProcessor):
             inner, BaseIncrementalDetokenizer
         ):
             state.detokenizer = SeenTokens(inner, self.tokenizer)
+
+    def process_outputs(self, engine_core_outputs: list[Any], *args: Any, **kwargs: Any) -> Any:
+        for output in engine_core_outputs:
+            if output.kv_transfer_params is not None:
+                self._correct(output)
+        return super().process_outputs(engine_core_outputs, *args, **kwargs)
+
+    def _correct(self, output: Any) -> None:
+        """Before vLLM makes an answer of it; of the first output the figure is still in there."""
+        lost_tokens = lost_blocks(output.kv_transfer_params) * self.block_size
+        output.kv_transfer_params = None
+        state = self.request_states.get(output.request_id)
+        if state is None or not lost_tokens:
+            return
+        figures = output.prefill_stats if state.is_prefilling else state
+        if figures is not None:
+            figures.num_cached_tokens = max(0, figures.num_cached_tokens - lost_tokens)
+            self.corrected.add(state.external_req_id)
 
 
 def is_usage_event(event: str) -> bool:

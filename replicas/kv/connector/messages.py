@@ -5,38 +5,14 @@ the places of one request's blocks in its pool.
 """
 
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 import msgspec
 
+from router.core.transfer import Keeping, TransferRequest
+
 PARAMETER = "warmpath"
 """Our key in a request's transfer parameters."""
-
-
-class Keeping(StrEnum):
-    """What a request's blocks are saved for."""
-
-    NOTHING = "nothing"
-    CONTEXT = "context"
-    """A context claims them: they stay while there is room, and go with the context."""
-    REUSE = "reuse"
-    """Anybody of the tenant may want them again."""
-
-
-class StoredRun(msgspec.Struct, array_like=True, frozen=True):
-    """`blocks` blocks of a prompt's chain from `first_block` on, in one object; `key` packed."""
-
-    first_block: int
-    blocks: int
-    store_id: str
-    key: bytes
-
-
-class TransferRequest(msgspec.Struct, frozen=True):
-    """What one request is to load, in the order of the chain, and what its blocks are kept for."""
-
-    loads: tuple[StoredRun, ...] = ()
-    keeping: Keeping = Keeping.NOTHING
+_LOST_BLOCKS = "lost_blocks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +62,7 @@ class StepReport:
     saved: list[bytes] = field(default_factory=list)
     unsaved: list[bytes] = field(default_factory=list)
     unusable: list[bytes] = field(default_factory=list)
-    failed_loads: list[str] = field(default_factory=list)
+    failed_loads: dict[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.saved or self.unsaved or self.unusable or self.failed_loads)
@@ -100,3 +76,15 @@ def encode_request(request: TransferRequest) -> str:
 def decode_request(text: object) -> TransferRequest:
     """Raises `msgspec.MsgspecError` on what is none."""
     return msgspec.json.decode(text if isinstance(text, str) else b"", type=TransferRequest)
+
+
+def lost_blocks_note(blocks: int) -> dict[str, object]:
+    """What the connector says at a request's end, beside its answer, of a load that failed."""
+    return {PARAMETER: {_LOST_BLOCKS: blocks}}
+
+
+def lost_blocks(parameters: dict[str, object] | None) -> int:
+    """Of `lost_blocks_note`; 0 of anything else."""
+    note = parameters.get(PARAMETER) if parameters else None
+    blocks = note.get(_LOST_BLOCKS) if isinstance(note, dict) else None
+    return blocks if isinstance(blocks, int) else 0

@@ -12,18 +12,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from replicas.kv.connector.chains import RouterChain
-from replicas.kv.connector.messages import (
-    Keeping,
-    LoadJob,
-    Piece,
-    SaveObject,
-    StepOrders,
-    StepReport,
-    StoredRun,
-    TransferRequest,
-)
+from replicas.kv.connector.messages import LoadJob, Piece, SaveObject, StepOrders, StepReport
 from replicas.kv.store.objects import ObjectKey
 from router.core.hashing import pack_hashes
+from router.core.transfer import Keeping, StoredRun, TransferRequest
 
 MAX_KNOWN_OBJECTS = 65_536
 KNOWN_FOR_S = 30.0
@@ -52,12 +44,21 @@ class Computed:
 
 @dataclass(slots=True)
 class Progress:
-    """One request: what it may load, and how many of its objects are saved or on their way."""
+    """One request: what it may load, how many of its objects are saved or on their way, and how
+    many blocks it was to get and did not."""
 
     transfer: TransferRequest
     chain: RouterChain
     plan: LoadPlan | None = None
     handled_objects: int = 0
+    lost_blocks: int = 0
+
+    def saved_blocks(self, computed_blocks: int) -> int:
+        """How many of its first blocks are to be kept."""
+        transfer = self.transfer
+        if transfer.keeping is Keeping.REUSE:
+            return min(computed_blocks, transfer.reuse_blocks)
+        return computed_blocks if transfer.keeping is Keeping.CONTEXT else 0
 
 
 class TransferPlanner:
@@ -89,8 +90,10 @@ class TransferPlanner:
     def is_followed(self, request_id: str) -> bool:
         return request_id in self._requests
 
-    def forget(self, request_id: str) -> None:
-        self._requests.pop(request_id, None)
+    def forget(self, request_id: str) -> int:
+        """Returns how many blocks it was to get from a store and did not."""
+        progress = self._requests.pop(request_id, None)
+        return 0 if progress is None else progress.lost_blocks
 
     def match(
         self, request_id: str, hashes: Sequence[bytes], held_blocks: int, limit_blocks: int
@@ -127,9 +130,9 @@ class TransferPlanner:
     ) -> None:
         """What of the request is computed after this step."""
         progress = self._requests.get(request_id)
-        if progress is None or progress.transfer.keeping is Keeping.NOTHING:
+        if progress is None:
             return
-        whole = computed.blocks // self._object_blocks
+        whole = progress.saved_blocks(computed.blocks) // self._object_blocks
         for index in range(progress.handled_objects, whole):
             self._save(progress, computed, index * self._object_blocks, now)
         progress.handled_objects = max(progress.handled_objects, whole)
@@ -149,11 +152,12 @@ class TransferPlanner:
             self._known.move_to_end(key)
         for key in report.unusable:
             self._known.pop(key, None)
-        for request_id in report.failed_loads:
+        for request_id, lost_blocks in report.failed_loads.items():
             progress = self._requests.get(request_id)
             if progress is not None:
                 progress.transfer = replace(progress.transfer, loads=())
                 progress.handled_objects = 0
+                progress.lost_blocks = max(progress.lost_blocks, lost_blocks)
         while len(self._known) > MAX_KNOWN_OBJECTS:
             self._known.popitem(last=False)
 

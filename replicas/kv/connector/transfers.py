@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from replicas.kv.connector.messages import Keeping, LoadJob, Piece, SaveObject, StepReport
+from replicas.kv.connector.messages import LoadJob, Piece, SaveObject, StepReport
 from replicas.kv.connector.pool import BlockPool, Bytes
 from replicas.kv.store.objects import (
     ObjectKey,
@@ -25,6 +25,7 @@ from replicas.kv.store.objects import (
     payload,
     seal,
 )
+from router.core.transfer import Keeping
 
 logger = logging.getLogger(__name__)
 
@@ -141,6 +142,7 @@ class Transfers:
             self._count("load_failed")
         if lost:
             self._report_failure(job, lost)
+        self._count("loads")
         self._count("loaded_blocks", sum(len(p.block_ids) for p in job.pieces) - len(lost))
         self._count("load_us", int((time.monotonic() - began) * 1e6))
         return lost
@@ -219,7 +221,7 @@ class Transfers:
     def _report_failure(self, job: LoadJob, lost: Sequence[int]) -> None:
         gone = set(lost)
         with self._lock:
-            self._report.failed_loads.append(job.request_id)
+            self._report.failed_loads[job.request_id] = len(gone)
             self._report.unusable += [p.key for p in job.pieces if gone.intersection(p.block_ids)]
 
     def _count(self, cause: str, count: int = 1) -> None:

@@ -25,15 +25,14 @@ from replicas.kv.connector.messages import (
     LoadJob,
     StepOrders,
     StepReport,
-    TransferRequest,
     decode_request,
+    lost_blocks_note,
 )
 from replicas.kv.connector.planner import Computed, TransferPlanner
-from replicas.kv.connector.ray_store import RayStores
-from replicas.kv.connector.settings import ConnectorSettings
+from replicas.kv.connector.ray_store import RayStores, StoreAddress
 from replicas.kv.connector.transfers import Transfers
 from replicas.kv.connector.vllm_pool import host_pool, namespace_of
-from replicas.kv.connector.vllm_stats import GrowingCounts, TransferStats
+from router.core.transfer import TransferRequest
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +40,15 @@ _NOTHING_FINISHED: tuple[set[str] | None, set[str] | None] = (None, None)
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """vLLM's `kv_connector_extra_config` for this connector."""
+
+    address: StoreAddress
+    object_blocks: int
+    held_bytes: int
+    load_timeout_s: float
 
 
 @dataclass
@@ -90,7 +98,7 @@ class WarmpathConnector(KVConnectorBase_V1):
         super().__init__(vllm_config, role, kv_cache_config)
         self.faults = 0
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
-        settings = msgspec.convert(extra, ConnectorSettings)
+        settings = msgspec.convert(extra, Settings)
         self._settings = settings
         self._block_size: int = vllm_config.cache_config.block_size
         namespace = namespace_of(vllm_config, kv_cache_config)
@@ -98,22 +106,12 @@ class WarmpathConnector(KVConnectorBase_V1):
         self._transfers: Transfers | None = None
         self._requests: dict[str, Any] = {}
         self._refused: list[LoadJob] = []
-        self._unserved: list[str] = []
+        self._unserved: dict[str, int] = {}
         self._lost: set[int] = set()
-        self._told = GrowingCounts()
 
     @property
     def requires_kv_delivery(self) -> bool:
         return False
-
-    def get_kv_connector_stats(self) -> TransferStats | None:
-        """Of both sides, each its own."""
-        counts = {} if self._transfers is None else dict(self._transfers.counts)
-        return self._told.grown(counts | {"faults": self.faults})
-
-    @classmethod
-    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TransferStats:
-        return TransferStats(data or {})
 
     # The scheduler's side.
 
@@ -168,10 +166,11 @@ class WarmpathConnector(KVConnectorBase_V1):
         for report in reports.reports if reports else ():
             self._planner.hear(report, time.monotonic())
 
-    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-        self._planner.forget(request.request_id)
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
+        """vLLM has counted the blocks of a load that failed as cached; the answer says of them."""
+        lost_blocks = self._planner.forget(request.request_id)
         self._requests.pop(request.request_id, None)
-        return False, None
+        return False, lost_blocks_note(lost_blocks) if lost_blocks else None
 
     def has_pending_push_work(self) -> bool:
         return self._planner.is_saving
@@ -209,10 +208,10 @@ class WarmpathConnector(KVConnectorBase_V1):
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         refused, self._refused = self._refused, []
         done = {job.request_id for job in refused}
-        self._unserved += done
-        self._lost |= {
-            block for job in refused for piece in job.pieces for block in piece.block_ids
-        }
+        for job in refused:
+            blocks = {block for piece in job.pieces for block in piece.block_ids}
+            self._unserved[job.request_id] = len(blocks)
+            self._lost |= blocks
         if self._transfers is not None:
             loaded, lost = self._transfers.finished()
             done |= loaded
@@ -225,8 +224,8 @@ class WarmpathConnector(KVConnectorBase_V1):
 
     def build_connector_worker_meta(self) -> Reports | None:
         report = self._transfers.report() if self._transfers is not None else StepReport()
-        report.failed_loads += self._unserved
-        self._unserved = []
+        report.failed_loads |= self._unserved
+        self._unserved = {}
         return Reports([report]) if report else None
 
     def shutdown(self) -> None:

@@ -16,7 +16,7 @@ def record(booking_id: int, candidates: int) -> Record:
     depths = np.zeros((3, candidates), dtype=np.int32)
     facts = Facts(slots, depths, depths[0], np.zeros((len(Load), candidates)), 10, 16)
     decision = Decision(
-        BookingId(booking_id), ReplicaId("R"), (ReplicaId("R"),), 0, 0, (), 0, 10, Reason.TIE
+        BookingId(booking_id), ReplicaId("R"), (ReplicaId("R"),), 0, 0, 0, 0, 10, Reason.TIE
     )
     choice = Choice(slots, np.zeros(candidates), Reason.TIE)
     return Record(decision, Tenant("t"), PolicySpec(), facts, choice, Directory(()))

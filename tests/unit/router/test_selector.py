@@ -61,6 +61,9 @@ class NaiveIndex:
         confirmed = np.array(depths, dtype=np.int32)
         return NaiveOverlap(np.stack([confirmed] * 3), np.array(promised, dtype=np.int32))
 
+    def stored(self, hashes: NDArray[np.uint64]) -> tuple[()]:
+        return ()
+
     def speculate(
         self, booking_id: BookingId, slot: Slot, hashes: NDArray[np.uint64], expires_at: float
     ) -> None:

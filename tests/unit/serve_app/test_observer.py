@@ -5,15 +5,18 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from replicas.cache_report import REPLICA_GAUGES
 from replicas.engines.protocol import EngineRequest, Route, Routing
 from replicas.settlement import Cause, Settlement
 from router.core.errors import InvalidRequest
+from router.core.transfer import TransferRequest
 from router.core.types import BookingId, ReplicaId, Tenant
 from router.policies.registry import PolicySpec
 from router.replay.formats import FORMATS, BadLines, read_rows
@@ -92,6 +95,19 @@ def test_a_request_is_counted_once_with_forecast_figure_and_cause(samples: Sampl
         ("warmpath_cached_tokens", "m"): 12,
         ("warmpath_forecast_differences", "m", "evicted"): 1,
     }
+
+
+def test_what_was_to_be_loaded_is_counted_and_logged(
+    samples: Samples, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = record()
+    assert ended.live is not None
+    ended.live.request = replace(ended.live.request, transfer=TransferRequest())
+    ended.live.route = structs.replace(ended.live.route, load_blocks=4)
+    with caplog.at_level(logging.INFO, ACCESS_LOGGER):
+        Observer(samples, Tuning()).finish(ended)
+    assert samples.totals[("warmpath_load_tokens", "m")] == 12
+    assert json.loads(caplog.messages[0])["load_blocks"] == 4
 
 
 def test_a_request_that_another_replica_took_is_counted(samples: Samples) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -9,9 +10,11 @@ import pytest
 
 from replicas.engines.protocol import EngineRequest, Route
 from router.core.errors import IndexUnavailable
-from router.core.events import NO_PARENT, EventBatch, StoredRun
+from router.core.events import NO_PARENT, EventBatch
+from router.core.events import StoredRun as HeldRun
 from router.core.hashing import hash_blocks
-from router.core.types import Incarnation, ReplicaId, Tenant, Tier
+from router.core.transfer import Keeping, StoredRun, TransferRequest
+from router.core.types import Incarnation, ReplicaId, StoreId, Tenant, Tier
 from router.serve.index_client import IndexClient
 from router.serve.index_service import IndexService
 from router.serve.index_settings import IndexSettings
@@ -19,7 +22,7 @@ from router.serve.switchboard import DeploymentKey, Member, Switchboard
 from router.serve.wire import Landing, Registration, decode_landing, encode
 from serve_app.admission import Admitted
 from serve_app.prompt_blocks import hash_prompts
-from serve_app.routing import ClientHints, LiveRequest, ModelRouter
+from serve_app.routing import ClientHints, LiveRequest, ModelRouter, forbids_storing
 from serve_app.tuning import Tuning, parse_tuning
 
 BLOCK_SIZE = 4
@@ -38,7 +41,7 @@ class LocalIndex:
             self.service.register(encode(Registration(replica_id, 1)), self.now())
 
     def hold(self, replica_id: ReplicaId, prompt: bytes) -> None:
-        run = StoredRun(Tier.GPU, NO_PARENT, hash_blocks(prompt, BLOCK_SIZE))
+        run = HeldRun(Tier.GPU, NO_PARENT, hash_blocks(prompt, BLOCK_SIZE))
         batch = EventBatch(replica_id, Incarnation(1), 0, (run,))
         self.service.apply(batch.pack(), self.now())
 
@@ -59,6 +62,80 @@ def admitted(*prompts: bytes, block_size: int = BLOCK_SIZE) -> Admitted:
     request = EngineRequest("id", Route.COMPLETIONS, b"{}", prompts, None, False)
     blocks = hash_prompts(prompts, block_size, None)
     return Admitted("model", Tenant("t"), request, blocks)
+
+
+STORE = StoreId("store")
+
+
+@pytest.fixture
+async def keeper(index: LocalIndex, tuning: Tuning) -> AsyncIterator[ModelRouter]:
+    """A router in front of replicas with a store, which r2 is near."""
+    message = encode(Registration(R2, 1, store_id=STORE))
+    index.service.register(message, index.now())
+    client = IndexClient(index, Random(3), parse_tuning({"index_deadline_ms": 1000}).link)
+    yield ModelRouter(client, tuning, BLOCK_SIZE, keeps_kv=True)
+    await client.close()
+
+
+def keep(index: LocalIndex, ids: bytes, first_block: int, blocks: int) -> StoredRun:
+    hashes = hash_blocks(ids, BLOCK_SIZE)[first_block : first_block + blocks]
+    index.service.index.add_stored(hashes, STORE, b"key")
+    return StoredRun(first_block, blocks, STORE, b"key")
+
+
+async def test_a_request_brings_along_what_it_is_to_load(
+    keeper: ModelRouter, index: LocalIndex
+) -> None:
+    ids = prompt(*range(22))
+    run = keep(index, ids, 2, 2)
+    index.hold(R2, ids[: 3 * BLOCK_SIZE * 4])
+    live = await keeper.begin(admitted(ids), NO_HINTS)
+    assert live.request.transfer == TransferRequest((run,), Keeping.REUSE, 4)
+    assert (live.routing.overlap_blocks, live.routing.forecast_blocks) == ((3,), (4,))
+    assert (live.load_blocks, live.route.reason.split(":")[0]) == (1, "kv_load")
+
+
+@pytest.mark.parametrize(
+    ("keeping", "hints", "kept"),
+    [
+        (Keeping.REUSE, NO_HINTS, Keeping.REUSE),
+        (Keeping.CONTEXT, NO_HINTS, Keeping.CONTEXT),
+        (Keeping.CONTEXT, ClientHints(no_store=True), Keeping.NOTHING),
+    ],
+)
+async def test_what_is_kept_is_for_the_request_and_its_client_to_say(
+    keeper: ModelRouter, keeping: Keeping, hints: ClientHints, kept: Keeping
+) -> None:
+    request = replace(admitted(prompt(*range(14))), keeping=keeping)
+    transfer = (await keeper.begin(request, hints)).request.transfer
+    assert transfer is not None
+    assert transfer.keeping is kept
+
+
+async def test_what_no_load_can_be_planned_for_has_no_transfer_and_no_such_forecast(
+    keeper: ModelRouter, router: ModelRouter, index: LocalIndex
+) -> None:
+    """Several prompts, several choices, text that the engine renders; and an ingress without
+    stores."""
+    ids = prompt(*range(22))
+    keep(index, ids, 0, 4)
+    choices = replace(admitted(ids), blocks=hash_prompts([ids], BLOCK_SIZE, None, choices=2))
+    rendered = admitted(ids)
+    rendered = replace(rendered, request=replace(rendered.request, needs_render=True))
+    asked = [(keeper, admitted(ids, ids)), (keeper, choices), (keeper, rendered)]
+    for over, request in [*asked, (router, admitted(ids))]:
+        live = await over.begin(request, NO_HINTS)
+        assert (live.request.transfer, live.load_blocks) == (None, 0)
+        assert live.routing.forecast_blocks[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "is_forbidden"),
+    [("no-store", True), ("max-age=0, No-Store", True), ("no-cache", False), ("x-no-store", False)],
+)
+def test_a_client_can_forbid_that_its_kv_is_kept(value: str, is_forbidden: bool) -> None:
+    assert forbids_storing({"cache-control": value}) is is_forbidden
+    assert not forbids_storing({})
 
 
 def members(*replicas: ReplicaId, block_size: int | None = BLOCK_SIZE) -> Sequence[Member]:

@@ -33,7 +33,7 @@ class LocalIndex:
         ledger = LoadLedger(4)
         selector = Selector(self.index, ledger, leases, Random(1))
         life = Incarnation(self._lives)
-        self._desk = EventDesk(self.index, selector, leases, ledger.room, life)
+        self._desk = EventDesk(self.index, selector, leases, ledger, life)
 
     def blocks(self, replica_id: ReplicaId) -> set[int]:
         """All that the index believes this replica's engine to hold."""

@@ -1,5 +1,7 @@
 """Each difference between forecast and figure has the one cause that the log proves."""
 
+from dataclasses import replace
+
 import pytest
 
 from replicas.engines.protocol import EngineReport, Routing
@@ -7,7 +9,8 @@ from replicas.kv.event_log import EventLog
 from replicas.kv.mirror import Mirror
 from replicas.kv.settling import Witness, causes_of
 from replicas.settlement import Cause
-from router.core.types import BookingId, Incarnation, ReplicaId
+from router.core.transfer import StoredRun, TransferRequest
+from router.core.types import BookingId, Incarnation, ReplicaId, StoreId
 from tests.contract.engine_client import make_request
 from tests.unit.replicas.kv.engine_events import BLOCK_SIZE, removed, stored, tokens
 
@@ -37,9 +40,15 @@ class Replica:
             DECIDED_AT,
         )
 
-    def cause(self, routing: Routing, cached_blocks: int, prompt: str = "abcd") -> Cause | None:
+    def cause(
+        self,
+        routing: Routing,
+        cached_blocks: int,
+        prompt: str = "abcd",
+        loads: tuple[StoredRun, ...] = (),
+    ) -> Cause | None:
         """Of a request with one prompt."""
-        request = make_request(tokens(prompt))
+        request = replace(make_request(tokens(prompt)), transfer=TransferRequest(loads))
         report = EngineReport((cached_blocks * BLOCK_SIZE,))
         is_partial = self.mirror.is_partial
         witness = Witness(HERE, self.log, self.mirror.__contains__, is_partial)
@@ -97,6 +106,25 @@ def test_a_sibling_that_had_not_stored_yet_was_in_flight(replica: Replica) -> No
     routing = replica.decide(2, forecast=3)
     replica.mirror.apply([stored("c", after="ab")], at_s=AFTER)
     assert replica.cause(routing, cached_blocks=2) is Cause.IN_FLIGHT
+
+
+@pytest.mark.parametrize(
+    ("cached_blocks", "cause"),
+    [(4, None), (3, Cause.LOAD_FAILED), (2, Cause.LOAD_FAILED), (1, Cause.EVICTED)],
+)
+def test_blocks_that_were_to_be_loaded_and_were_computed_instead(
+    replica: Replica, cached_blocks: int, cause: Cause | None
+) -> None:
+    """By the time of the settlement the engine has stored what it computed."""
+    routing = replica.decide(2, forecast=4)
+    if cached_blocks < 2:
+        replica.mirror.apply(removed("b", after="a"), at_s=AFTER)
+    replica.mirror.apply([stored("cd", after="ab")], at_s=AFTER)
+    replica.tell()
+    run = StoredRun(0, 4, StoreId("s"), b"key")
+    assert replica.cause(routing, cached_blocks, loads=(run,)) is cause
+    elsewhere = replace(routing, ranked=(THERE, HERE))
+    assert replica.cause(elsewhere, 3, loads=(run,)) is Cause.REROUTED
 
 
 def test_another_replica_or_no_index_explain_any_difference(replica: Replica) -> None:

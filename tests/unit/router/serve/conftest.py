@@ -30,6 +30,9 @@ class EmptyIndex:
     def overlaps(self, hashes: NDArray[np.uint64]) -> EmptyOverlap:
         return EmptyOverlap()
 
+    def stored(self, hashes: NDArray[np.uint64]) -> tuple[()]:
+        return ()
+
     def speculate(
         self, booking_id: BookingId, slot: Slot, hashes: NDArray[np.uint64], expires_at: float
     ) -> None: ...

@@ -11,8 +11,9 @@ import pytest
 
 from router.core.errors import IndexUnavailable
 from router.core.events import EventBatch, SnapshotChunk, StoredRun
-from router.core.types import Incarnation, ReplicaId, Tier
-from router.serve.index_publisher import IndexPublisher, PublisherSettings
+from router.core.store_access import LoadLine
+from router.core.types import Incarnation, ReplicaId, StoreId, Tier
+from router.serve.index_publisher import IndexPublisher, PublisherSettings, ReplicaTraits
 from router.serve.index_service import IndexService
 from router.serve.index_settings import IndexSettings
 from router.serve.wire import MAX_BATCH_BLOCKS, Receipt, decode_receipt
@@ -124,6 +125,32 @@ async def publisher(wire: Wire, cache: Cache) -> AsyncIterator[IndexPublisher]:
     running.cancel()
     with suppress(asyncio.CancelledError):
         await running
+
+
+async def test_what_a_replica_says_of_itself_is_told_anew_when_it_changes(
+    wire: Wire, cache: Cache
+) -> None:
+    """Without another snapshot, and again to another life of the index."""
+    said = [ReplicaTraits(640, StoreId("s"))]
+    publisher = IndexPublisher(
+        wire, cache, REPLICA, lambda: Incarnation(1), SETTINGS, lambda: said[-1]
+    )
+    running = asyncio.create_task(publisher.run())
+    stores, slots = wire.service.ledger.stores, np.arange(1)
+
+    def share() -> float:
+        return float(wire.service.ledger.stores.shares(slots, np.ones(1, np.int32))[0])
+
+    await until(lambda: wire.held() == 0 and np.isnan(share()))
+    said.append(ReplicaTraits(640, StoreId("s"), LoadLine(1.0, 1.0, 4.0)))
+    await until(lambda: share() == 0.5)
+    assert publisher.counters.snapshots == 1
+    wire.restart()
+    assert np.isinf(share())
+    await until(lambda: share() == 0.5)
+    assert stores is not wire.service.ledger.stores
+    running.cancel()
+    await asyncio.wait([running])
 
 
 def grow(cache: Cache, publisher: IndexPublisher, blocks: int) -> None:

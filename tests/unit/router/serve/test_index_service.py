@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.events import EventBatch, SnapshotChunk, StoredRun
+from router.core.events import EventBatch, SnapshotChunk
+from router.core.events import StoredRun as HeldRun
+from router.core.store_access import LoadLine
+from router.core.store_directory import StoredPiece
+from router.core.transfer import StoredRun
 from router.core.types import BookingId, Incarnation, ReplicaId, StoreId, Tenant, Tier
 from router.serve.caller_bookings import Notes
 from router.serve.flights import Booked, RoutingRequest, pack_flight
@@ -38,6 +42,7 @@ CHAINS = [
     for n in range(1, 5)
 ]
 R1 = ReplicaId("r1")
+DEAR = LoadLine(fixed_ms=9, ms_per_block=0.1, compute_ms_per_block=1)
 ONE = Incarnation(1)
 
 
@@ -57,7 +62,7 @@ class Index:
     def store(
         self, replica_id: ReplicaId, chain: np.ndarray, seq: int = 0, incarnation: Incarnation = ONE
     ) -> Receipt:
-        batch = EventBatch(replica_id, incarnation, seq, (StoredRun(Tier.GPU, 0, chain),))
+        batch = EventBatch(replica_id, incarnation, seq, (HeldRun(Tier.GPU, 0, chain),))
         return decode_receipt(self.service.apply(batch.pack(), 0.0))
 
     def exchange(
@@ -150,7 +155,7 @@ def test_a_snapshot_in_parts_counts_once_it_is_complete() -> None:
     index = Index()
     index.register()
     for part, is_last in enumerate((False, True)):
-        run = StoredRun(Tier.GPU, 0, CHAINS[part])
+        run = HeldRun(Tier.GPU, 0, CHAINS[part])
         chunk = SnapshotChunk(R1, ONE, 7, part, is_last, (run,))
         receipt = decode_receipt(index.service.snapshot(chunk.pack(), 0.0))
         assert receipt.verdict == Verdict.ACCEPTED
@@ -221,56 +226,45 @@ def test_a_flight_with_too_few_hashes_is_refused_before_anything_is_booked() -> 
 class TestStores:
     KEY, CHAIN = b"object-1", CHAINS[0][:8]
 
-    def report(
-        self, index: Index, now: float = 0.0, *, begins: bool = False, **news: list[StoredObject]
-    ) -> Receipt:
-        message = StoreNews("s1", news.get("added", []), news.get("removed", []), begins)
-        return decode_receipt(index.service.report_stored(encode(message), now))
+    def report(self, index: Index, **news: list[StoredObject]) -> Receipt:
+        message = StoreNews("s1", news.get("added", []), news.get("removed", []))
+        return decode_receipt(index.service.report_stored(encode(message)))
 
     def filled(self) -> Index:
         index = Index()
-        added = [StoredObject(self.KEY, self.CHAIN.tobytes())]
-        assert self.report(index, begins=True, added=added) == Receipt(1, Verdict.ACCEPTED)
+        receipt = self.report(index, added=[StoredObject(self.KEY, self.CHAIN.tobytes())])
+        assert receipt == Receipt(1, Verdict.ACCEPTED)
         return index
-
-    def test_a_store_that_is_not_known_is_asked_for_all_that_it_has(self) -> None:
-        index = Index()
-        added = [StoredObject(self.KEY, self.CHAIN.tobytes())]
-        assert self.report(index, added=added).verdict == Verdict.WANTS_SNAPSHOT
-        assert index.service.index.stored(CHAINS[0]) == []
-
-    def test_a_store_that_begins_again_has_only_what_it_says_from_then_on(self) -> None:
-        index = self.filled()
-        others = np.arange(1, 9, dtype=np.uint64)
-        added = [StoredObject(b"object-2", others.tobytes())]
-        assert self.report(index, begins=True, added=added).verdict == Verdict.ACCEPTED
-        assert index.service.index.stored(CHAINS[0]) == []
-        assert len(index.service.index.stored(others)) == 8
-
-    def test_a_silent_store_is_forgotten(self) -> None:
-        index = self.filled()
-        self.report(index, now=20.0)
-        index.service.sweep(49.0)
-        assert index.service.index.stored(CHAINS[0])
-        index.service.sweep(51.0)
-        assert index.service.index.stored(CHAINS[0]) == []
-        assert self.report(index, now=52.0).verdict == Verdict.WANTS_SNAPSHOT
 
     def test_a_stored_object_is_found_by_its_blocks(self) -> None:
         found = self.filled().service.index.stored(CHAINS[0])
-        assert [[(at.store_id, at.key) for at in block] for block in found] == [
-            [(StoreId("s1"), self.KEY)]
-        ] * len(self.CHAIN)
+        assert found == [StoredPiece(0, len(self.CHAIN), {StoreId("s1"): self.KEY})]
 
     def test_a_removed_object_is_not(self) -> None:
         index = self.filled()
         self.report(index, removed=[StoredObject(self.KEY, self.CHAIN.tobytes())])
-        assert index.service.index.stored(CHAINS[0]) == []
+        assert not index.service.index.stored(CHAINS[0])
 
     def test_a_store_that_goes_takes_its_objects_along(self) -> None:
         index = self.filled()
         decode_receipt(index.service.forget_store("s1"))
-        assert index.service.index.stored(CHAINS[0]) == []
+        assert not index.service.index.stored(CHAINS[0])
+
+    def test_a_decision_names_what_a_replica_with_a_store_can_load(self) -> None:
+        """A replica that measured that computing is cheaper computes."""
+        index, ids = self.filled(), count(1)
+        index.register()
+        (without,) = index.exchange([0], ids).answers
+        assert (without.loads, without.forecast_blocks) == ((), 0)
+        expected = (StoredRun(0, len(self.CHAIN), StoreId("s1"), self.KEY),)
+        for line, loads in ((None, expected), (LoadLine(1, 0.1, 1), expected), (DEAR, ())):
+            index.service.register(encode(Registration(R1, ONE, 0, StoreId("s1"), line)), 0.0)
+            settled = [next(ids) - 1]  # what is on its way there is not worth a load
+            (answer,) = index.exchange([0], ids, settled).answers
+            assert answer.loads == loads
+            assert answer.forecast_blocks == answer.load_blocks == (8 if loads else 0)
+            assert answer.reason.startswith("kv_load") == bool(loads)
+            assert answer.seen_blocks == 8
 
     def test_too_much_at_once_is_refused(self) -> None:
         index = Index()

@@ -4,28 +4,32 @@ import numpy as np
 import pytest
 
 from replicas.kv.connector.chains import RouterChain
-from replicas.kv.connector.messages import Keeping, StepReport, StoredRun, TransferRequest
+from replicas.kv.connector.messages import StepReport
 from replicas.kv.connector.planner import KNOWN_FOR_S, Computed, TransferPlanner
 from replicas.kv.store.objects import ObjectKey
 from router.core.hashing import hash_blocks, salt, unpack_hashes
+from router.core.transfer import Keeping, StoredRun, TransferRequest
+from router.core.types import StoreId
 
 WIDTH, BLOCK_SIZE = 2, 4
 NAMESPACE = b"n" * 32
 TOKENS = list(range(100, 140))
 HASHES = [index.to_bytes(32, "big") for index in range(10)]
 IDS = list(range(50, 60))
+STORE = StoreId("store")
 
 
 def run(first: int, hashes: list[bytes] = HASHES, namespace: bytes = NAMESPACE) -> StoredRun:
     key = ObjectKey(namespace, hashes[first + WIDTH - 1]).pack()
-    return StoredRun(first, WIDTH, "store", key)
+    return StoredRun(first, WIDTH, STORE, key)
 
 
 def planner_with(
-    *loads: StoredRun, keeping: Keeping = Keeping.NOTHING, name: str = "r"
+    *loads: StoredRun, keeping: Keeping = Keeping.NOTHING, reuse_blocks: int = 0
 ) -> TransferPlanner:
     planner = TransferPlanner(NAMESPACE, WIDTH)
-    planner.add(name, TransferRequest(loads, keeping), RouterChain(BLOCK_SIZE, "salt"))
+    transfer = TransferRequest(loads, keeping, reuse_blocks)
+    planner.add("r", transfer, RouterChain(BLOCK_SIZE, "salt"))
     return planner
 
 
@@ -63,8 +67,8 @@ def test_a_gap_ends_the_plan() -> None:
     [
         run(0, HASHES[1:]),
         run(0, namespace=b"m" * 32),
-        StoredRun(0, WIDTH + 1, "store", run(0).key),
-        StoredRun(8, 4, "store", run(0).key),
+        StoredRun(0, WIDTH + 1, STORE, run(0).key),
+        StoredRun(8, 4, STORE, run(0).key),
     ],
     ids=["prefix", "namespace", "width", "length"],
 )
@@ -92,6 +96,12 @@ def test_whole_objects_are_saved_once_as_they_fill() -> None:
     assert unpack_hashes(saves[1].hashes).tolist() == expected[2:4].tolist()
 
 
+def test_only_what_was_seen_before_is_saved_for_reuse() -> None:
+    planner = planner_with(keeping=Keeping.REUSE, reuse_blocks=5)
+    planner.fill("r", computed(8), 0.0)
+    assert [save.block_ids for save in planner.take().saves] == [(50, 51), (52, 53)]
+
+
 def test_nothing_is_saved_where_nothing_is_kept() -> None:
     planner = planner_with(run(0))
     planner.fill("r", computed(8), 0.0)
@@ -99,7 +109,7 @@ def test_nothing_is_saved_where_nothing_is_kept() -> None:
 
 
 def test_the_engine_steps_until_the_last_save_is_told() -> None:
-    planner = planner_with(keeping=Keeping.REUSE)
+    planner = planner_with(keeping=Keeping.CONTEXT)
     planner.fill("r", computed(4), 0.0)
     assert planner.is_saving
     planner.hear(StepReport(saved=[run(0).key]), 0.0)
@@ -109,12 +119,12 @@ def test_the_engine_steps_until_the_last_save_is_told() -> None:
 
 
 def test_what_is_known_to_be_stored_is_offered_again_only_after_a_while() -> None:
-    planner = planner_with(keeping=Keeping.REUSE)
+    planner = planner_with(keeping=Keeping.CONTEXT)
     planner.fill("r", computed(2), 0.0)
     planner.hear(StepReport(saved=[run(0).key]), 1.0)
     planner.take()
     for name, now, saves in (("s", KNOWN_FOR_S, 0), ("t", KNOWN_FOR_S + 2, 1)):
-        transfer = TransferRequest((), Keeping.REUSE)
+        transfer = TransferRequest((), Keeping.CONTEXT)
         planner.add(name, transfer, RouterChain(BLOCK_SIZE, "salt"))
         planner.fill(name, computed(2), now)
         assert len(planner.take().saves) == saves
@@ -126,7 +136,7 @@ def test_a_loaded_object_is_not_saved_again_but_a_hole_is_filled() -> None:
     planner.place("r", 4, IDS)
     planner.fill("r", computed(4), 0.0)
     assert planner.take().saves == ()
-    planner.hear(StepReport(unusable=[run(2).key], failed_loads=["r"]), 0.0)
+    planner.hear(StepReport(unusable=[run(2).key], failed_loads={"r": 2}), 0.0)
     planner.fill("r", computed(4), 0.0)
     assert run(2).key in [save.key for save in planner.take().saves]
 
@@ -135,8 +145,10 @@ def test_a_load_is_tried_once() -> None:
     planner = planner_with(run(0))
     planner.match("r", HASHES, 0, 9)
     planner.place("r", 2, IDS)
-    planner.hear(StepReport(failed_loads=["r"]), 0.0)
+    planner.hear(StepReport(failed_loads={"r": 2}), 0.0)
     assert planner.match("r", HASHES, 0, 9) == 0
+    assert planner.forget("r") == 2
+    assert planner.forget("r") == 0
 
 
 def test_a_request_that_ended_leaves_nothing() -> None:

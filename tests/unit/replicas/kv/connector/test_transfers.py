@@ -6,9 +6,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from replicas.kv.connector.messages import Keeping, LoadJob, Piece, SaveObject, StepReport
+from replicas.kv.connector.messages import LoadJob, Piece, SaveObject, StepReport
 from replicas.kv.connector.transfers import ObjectStore, Transfers
 from replicas.kv.store.objects import HEADER_BYTES, ObjectKey
+from router.core.transfer import Keeping
 from tests.unit.replicas.kv.connector.engine_pool import MemoryStore, pool_of
 
 BLOCKS = 4
@@ -86,7 +87,7 @@ def test_nothing_after_a_piece_that_fails_is_used() -> None:
     transfers.load(job)
     assert wait_for_load(transfers) == {4, 5, 6, 7, 8, 9, 10, 11}
     report = transfers.report()
-    assert (report.unusable, report.failed_loads) == ([key(2), key(3)], ["r"])
+    assert (report.unusable, report.failed_loads) == ([key(2), key(3)], {"r": 8})
     assert not layers[0][4:].any()
 
 
