@@ -61,6 +61,34 @@ def test_noise_makes_no_difference_between_equal_replicas() -> None:
     assert relative.tolist() == pytest.approx([1.0] * REPLICAS, abs=0.03)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_replicas_that_differ_by_less_than_the_noise_are_exactly_alike(seed: int) -> None:
+    """Short prompts, of which little of the time depends on the length: after any number."""
+    rates, rng = ReplicaRates(REPLICAS), Random(seed)
+    for _ in range(300):
+        for slot in range(REPLICAS):
+            tokens = rng.randrange(50, 200)
+            rates.prefill.observe(Slot(slot), tokens, 0.01 * tokens + rng.gauss(20, 4))
+        slowness = rates.of(np.arange(REPLICAS)).slowness
+        assert slowness.tolist() in ([], [1.0] * REPLICAS)
+
+
+def test_one_long_pause_makes_no_replica_slow() -> None:
+    rates = ReplicaRates(REPLICAS)
+    rates.prefill.observe(Slot(0), 4000, 3000.0)
+    observe(rates, dict.fromkeys(range(REPLICAS), 0.02), times=40)
+    assert rates.of(np.arange(REPLICAS)).slowness.tolist() in ([], [1.0] * REPLICAS)
+
+
+def test_who_is_not_heard_of_any_more_comes_to_be_like_the_others() -> None:
+    """As one that is avoided for being slow: it may have recovered."""
+    rates = ReplicaRates(REPLICAS)
+    observe(rates, {0: 0.06, 1: 0.02, 2: 0.02, 3: 0.02}, times=100)
+    assert rates.prefill.is_uneven
+    observe(rates, {1: 0.02, 2: 0.02, 3: 0.02}, times=3000, seed=1)
+    assert not rates.prefill.is_uneven
+
+
 def test_who_comes_to_the_place_of_a_slow_replica_is_like_the_others() -> None:
     rates = ReplicaRates(REPLICAS)
     observe(rates, {0: 0.06, 1: 0.02, 2: 0.02, 3: 0.02}, times=300)

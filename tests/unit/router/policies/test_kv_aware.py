@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from router.core.errors import ConfigurationError
-from router.core.rates import Belief, Rates
+from router.core.rates import Belief, Rates, ReplicaRates
+from router.core.types import Slot
 from router.policies.base import Choice, Facts, Reason
 from router.policies.kv_aware import KvAware, KvAwareParameters
 from router.policies.registry import PolicySpec, make_policy
@@ -136,6 +137,34 @@ def test_observed_rates_take_the_place_of_the_configured_ones() -> None:
     costs = choose(replace(given_facts, rates=rates), **PRICES).costs
     configured = choose(given_facts, **PRICES).costs
     assert costs.tolist() == pytest.approx([4 * configured[0], configured[1]])
+
+
+def learned(slownesses: list[float], longest_tokens: int, seed: int) -> Rates:
+    """From 60 prompts each on a busy machine, which makes every one wait for some 10 ms."""
+    rates, rng = ReplicaRates(len(slownesses)), Random(seed)
+    for _ in range(60):
+        for slot, slowness in enumerate(slownesses):
+            tokens = rng.randrange(50, longest_tokens)
+            took_ms = 0.02 * slowness * tokens + rng.expovariate(1 / 10)
+            rates.prefill.observe(Slot(slot), tokens, took_ms)
+    return rates.of(np.arange(len(slownesses)))
+
+
+def where_idle_ones_are_sent(rates: Rates) -> set[int]:
+    """Each by itself, on replicas of which none holds anything."""
+    policy, rng = KvAware(KvAwareParameters()), Random(0)
+    idle = replace(facts(gpu=[0] * 4), rates=rates)
+    return {int(policy.choose(idle, rng).ranked[0]) for _ in range(100)}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_idle_fleet_of_replicas_alike_is_used_whole_whatever_the_noise(seed: int) -> None:
+    assert where_idle_ones_are_sent(learned([1.0] * 4, 200, seed)) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_replica_of_a_quarter_of_the_speed_is_avoided_while_others_idle(seed: int) -> None:
+    assert where_idle_ones_are_sent(learned([1.0, 1.0, 4.0, 1.0], 1600, seed)) == {0, 1, 3}
 
 
 def test_the_longest_overlap_wins_among_equally_loaded() -> None:
