@@ -40,7 +40,14 @@ CACHE_EVENTS = ReplicaGauge(
     ("model", "kind"),
 )
 
-REPLICA_GAUGES = (KV_USAGE, ENGINE_REQUESTS, INDEX_LAG, CACHE_EVENTS)
+KV_TRANSFERS = ReplicaGauge(
+    "warmpath_kv_transfers",
+    "Counts since the engine's start, by kind: loads from KV stores and saves there with their"
+    " blocks, bytes and microseconds; what was not loaded or not saved, by cause.",
+    ("model", "kind"),
+)
+
+REPLICA_GAUGES = (KV_USAGE, ENGINE_REQUESTS, INDEX_LAG, CACHE_EVENTS, KV_TRANSFERS)
 
 
 class Gauges(Protocol):
@@ -79,3 +86,5 @@ def report(model: str, engine: Engine, tracker: CacheTracker, gauges: Gauges) ->
     gauges.observe(INDEX_LAG, tracker.index_lag_s, tags)
     for kind, count in tracker.counters().items():
         gauges.observe(CACHE_EVENTS, count, {**tags, "kind": kind})
+    for kind, count in engine.transfer_counts().items():
+        gauges.observe(KV_TRANSFERS, count, {**tags, "kind": kind})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from replicas.serve_flags import SERVE_FLAGS, serve_flags
 from replicas.server import LLMServer
 from router.configuration import ModelConfig, ScaleConfig
+from router.kv_store_config import KvStoreConfig
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -31,7 +32,9 @@ class ServeReplica(LLMServer):
         await self.shutdown()
 
 
-def build_deployment(model: ModelConfig, *, max_queued_requests: int = -1) -> "Application":
+def build_deployment(
+    model: ModelConfig, kv_store: KvStoreConfig | None = None, *, max_queued_requests: int = -1
+) -> "Application":
     """The Serve application node of one model, to be bound into the ingress.
 
     `max_queued_requests` bounds what one ingress lets wait for a free replica; -1 is no bound.
@@ -40,7 +43,9 @@ def build_deployment(model: ModelConfig, *, max_queued_requests: int = -1) -> "A
 
     options = deployment_options(model, serve_flags(os.environ))
     deployment = serve.deployment(**options, max_queued_requests=max_queued_requests)
-    return deployment(ServeReplica).bind(model.model_dump())
+    return deployment(ServeReplica).bind(
+        model.model_dump(), (kv_store or KvStoreConfig()).model_dump()
+    )
 
 
 def deployment_name(model: ModelConfig) -> str:

@@ -4,20 +4,37 @@ import os
 from dataclasses import dataclass
 
 from replicas.cache_report import Gauges, RayGauges
+from replicas.kv.connector.settings import ConnectorSettings, StoreAddress
+from replicas.kv.store.lease import StoreLease
+from replicas.kv.store.settings import GIB, store_settings
 from router.configuration import ModelConfig
-from router.core.types import ReplicaId
+from router.core.types import ReplicaId, StoreId
+from router.kv_store_config import KvStoreConfig
 from router.serve.index_publisher import EventConnection
 
 
 @dataclass(frozen=True, slots=True)
+class StorePlace:
+    """The KV store of this node: the right to it, and how the engine's process finds it."""
+
+    lease: StoreLease
+    connector: ConnectorSettings
+
+    @property
+    def store_id(self) -> StoreId:
+        return StoreId(self.connector.address.store_id)
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
-    """Who this replica is to routers, its way to the block index and to metrics; none of these
-    outside of Serve.
+    """Who this replica is to routers, its way to the block index, to metrics and to the KV store of
+    its node; none of these outside of Serve.
     """
 
     replica_id: ReplicaId
     index: EventConnection | None = None
     gauges: Gauges | None = None
+    store: StorePlace | None = None
 
 
 def is_in_ray() -> bool:
@@ -26,7 +43,7 @@ def is_in_ray() -> bool:
     return bool(ray.is_initialized())
 
 
-def placement(model: ModelConfig) -> Placement:
+def placement(model: ModelConfig, kv_store: KvStoreConfig) -> Placement:
     """The calling process's own."""
     if not is_in_ray():
         return _alone()
@@ -40,7 +57,34 @@ def placement(model: ModelConfig) -> Placement:
     except RayServeException:
         return _alone()
     replica_id = ReplicaId(context.replica_id.unique_id)
-    return Placement(replica_id, NamedIndex(context.app_name, model.name), RayGauges())
+    return Placement(
+        replica_id,
+        NamedIndex(context.app_name, model.name),
+        RayGauges(),
+        _store_place(replica_id, context.app_name, model, kv_store),
+    )
+
+
+def _store_place(
+    replica_id: ReplicaId, application: str, model: ModelConfig, config: KvStoreConfig
+) -> StorePlace | None:
+    """None for engines that compute no KV."""
+    if not config.enabled or model.engine != "vllm":
+        return None
+    import ray
+
+    from replicas.kv.store.opening import NodeStore
+    from router.serve.actor_family import NAMESPACE
+
+    runtime = ray.get_runtime_context()
+    settings = store_settings(config, application, runtime.get_node_id())
+    address = StoreAddress(runtime.gcs_address, NAMESPACE, settings.store_id, model.name)
+    return StorePlace(
+        StoreLease(NodeStore(settings), replica_id, model.name),
+        ConnectorSettings(
+            address, config.object_blocks, int(config.held_gib * GIB), config.load_timeout_s
+        ),
+    )
 
 
 def _alone() -> Placement:

@@ -14,13 +14,16 @@ from typing import Any
 
 from replicas.cache_report import report_forever
 from replicas.engines.protocol import Engine, EngineInfo, EngineRequest
+from replicas.kv.connector.settings import ConnectorSettings
+from replicas.kv.store.lease import StoreLease
 from replicas.kv.tracker import CacheTracker
 from replicas.parity import prove_parity
-from replicas.placement import is_in_ray, placement
+from replicas.placement import StorePlace, is_in_ray, placement
 from replicas.settlement import Settlement
 from router.configuration import ModelConfig, SimConfig
 from router.core.store_access import LoadLine
 from router.core.types import Incarnation, ReplicaId
+from router.kv_store_config import KvStoreConfig
 
 logger = logging.getLogger(__name__)
 
@@ -35,17 +38,20 @@ class ReplicaMetadata(EngineInfo):
 
 
 class LLMServer:
-    """One replica of one model. `model` is a `ModelConfig` as plain data.
+    """One replica of one model. `model` is a `ModelConfig`, `kv_store` a `KvStoreConfig`, as plain
+    data.
 
     The engine starts once, at the first call that needs it; Serve makes that call before it lets
     any request in. A start that failed fails every later call the same way, so that Serve
     replaces the replica.
     """
 
-    def __init__(self, model: dict[str, Any]) -> None:
+    def __init__(self, model: dict[str, Any], kv_store: dict[str, Any] | None = None) -> None:
         self._model = ModelConfig.model_validate(model)
+        self._kv_store = KvStoreConfig.model_validate(kv_store or {})
         self._engine: Engine | None = None
         self._tracker: CacheTracker | None = None
+        self._store: StoreLease | None = None
         self._starting: asyncio.Task[ReplicaMetadata] | None = None
         self._reporting: asyncio.Task[None] | None = None
 
@@ -100,6 +106,8 @@ class LLMServer:
             await self._tracker.close()
         if self._engine is not None:
             await self._engine.stop()
+        if self._store is not None:
+            await self._store.end()
 
     async def _running(self) -> tuple[Engine, CacheTracker]:
         await self._started()
@@ -114,14 +122,15 @@ class LLMServer:
         return await asyncio.shield(self._starting)
 
     async def _start(self) -> ReplicaMetadata:
-        self._engine = await asyncio.to_thread(open_engine, self._model)
+        place = placement(self._model, self._kv_store)
+        connector = self._hold_store(place.store)
+        self._engine = await asyncio.to_thread(open_engine, self._model, connector)
         info = await self._engine.start()
-        place = placement(self._model)
         self._tracker = tracker = CacheTracker(self._engine, info, place.replica_id)
         tracker.follow()
         await prove_parity(self._engine.generate, info, tracker)
         if place.index is not None:
-            tracker.publish(place.index)
+            tracker.publish(place.index, None if place.store is None else place.store.store_id)
         if place.gauges is not None:
             reporting = report_forever(self._model.name, self._engine, tracker, place.gauges)
             self._reporting = asyncio.create_task(reporting, name="cache-report")
@@ -134,13 +143,21 @@ class LLMServer:
             **dataclasses.asdict(info),
         )
 
+    def _hold_store(self, store: StorePlace | None) -> ConnectorSettings | None:
+        """From before the engine is there: what the last replica has left must not go meanwhile."""
+        if store is None:
+            return None
+        self._store = store.lease
+        self._store.begin()
+        return store.connector
+
 
 def _log_failure(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and task.exception() is not None:
         logger.error("the replica's own metrics have ended", exc_info=task.exception())
 
 
-def open_engine(model: ModelConfig) -> Engine:
+def open_engine(model: ModelConfig, connector: ConnectorSettings | None = None) -> Engine:
     """The engine that the configuration names, not yet started. May import for seconds."""
     if model.engine == "sim":
         from replicas.engines.sim import SimEngine
@@ -150,4 +167,4 @@ def open_engine(model: ModelConfig) -> Engine:
         )
     from replicas.engines.vllm import opening
 
-    return opening.open_engine(model, exports_ray_metrics=is_in_ray())
+    return opening.open_engine(model, connector, exports_ray_metrics=is_in_ray())

@@ -7,28 +7,16 @@ with its name. Each component receives only its own frozen section.
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    StringConstraints,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, JsonValue, StringConstraints, ValidationError, model_validator
 
+from router.config_section import Section
 from router.core.errors import ConfigurationError
+from router.kv_store_config import KvStoreConfig
 from router.policies.registry import DEFAULT_POLICY
 from router.rules import WorkloadRule
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$")]
 """A model's public name: what clients send as `model`."""
-
-
-class Section(BaseModel):
-    """A part of the configuration: frozen, and closed against unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class SimConfig(Section):
@@ -184,6 +172,7 @@ class AppConfig(Section):
     auth: AuthConfig = AuthConfig()
     index: IndexConfig = IndexConfig()
     contexts: ContextsConfig = ContextsConfig()
+    kv_store: KvStoreConfig = KvStoreConfig()
 
     @model_validator(mode="after")
     def _unique_names(self) -> "AppConfig":

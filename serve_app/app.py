@@ -21,7 +21,8 @@ def build(args: AppConfig) -> serve.Application:
     """
     queued = args.ingress.max_queued_requests
     replicas = {
-        model.name: build_deployment(model, max_queued_requests=queued) for model in args.models
+        model.name: build_deployment(model, args.kv_store, max_queued_requests=queued)
+        for model in args.models
     }
     return build_ingress(args, replicas)
 
@@ -46,5 +47,5 @@ def build_ingress(args: AppConfig, replicas: dict[str, serve.Application]) -> se
     )
     mark = fingerprint(secret) if secret else None
     return deployment.bind(
-        args.models, config, args.auth, args.index, args.contexts, mark, replicas
+        args.models, config, args.auth, args.index, args.contexts, args.kv_store, mark, replicas
     )

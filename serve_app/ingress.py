@@ -17,10 +17,12 @@ from router.configuration import (
     ModelConfig,
 )
 from router.core.errors import ConfigurationError
+from router.kv_store_config import KvStoreConfig
 from router.serve.context_client import ContextClient
 from serve_app.admission import Admission
 from serve_app.api.application import build_api
 from serve_app.auth import check_auth, fingerprint
+from serve_app.contexts.claims import ObjectClaims
 from serve_app.contexts.prompts import TurnRenderer
 from serve_app.contexts.service import Contexts
 from serve_app.contexts.serving import Serving
@@ -53,6 +55,7 @@ class Ingress:
         auth: AuthConfig,
         index: IndexConfig,
         contexts: ContextsConfig,
+        kv_store: KvStoreConfig,
         secret_mark: str | None,
         handles: dict[str, DeploymentHandle],
     ) -> None:
@@ -61,6 +64,7 @@ class Ingress:
         self._config = config
         self._index = index
         self._contexts_config = contexts
+        self._kv_store = kv_store
         self._handles = handles
         self._tuning = Tuning()
         self._links: ModelLinks | None = None
@@ -93,7 +97,12 @@ class Ingress:
         meters = RayMeters()
         observer = Observer(meters, self._tuning, self._secret)
         links = self._links = ModelLinks(
-            serve.get_replica_context().app_name, self._index, self._tuning, meters, count
+            serve.get_replica_context().app_name,
+            self._index,
+            self._tuning,
+            meters,
+            count,
+            keeps_kv=self._kv_store.enabled,
         )
         routers = {
             model.name: links.open(model, self._handles[model.name]) for model in self._models
@@ -127,18 +136,22 @@ class Ingress:
             tuning=self._tuning,
             max_body_bytes=self._config.max_body_bytes,
             count=count,
-            contexts=self._open_contexts(
-                Serving(admission, self._render_loop, renderers, dispatchers)
-            ),
+            contexts=self._open_contexts(admission, renderers, dispatchers),
         )
         return build_api(front)
 
-    def _open_contexts(self, serving: Serving) -> Contexts | None:
+    def _open_contexts(
+        self,
+        admission: Admission,
+        renderers: Mapping[str, TurnRenderer | None],
+        dispatchers: Mapping[str, Dispatcher],
+    ) -> Contexts | None:
         config = self._contexts_config
         if not config.enabled:
             return None
-        application = serve.get_replica_context().app_name
-        self._contexts = context_client(application, config)
+        claims = ObjectClaims(self._kv_store.object_blocks if self._kv_store.enabled else 0)
+        serving = Serving(admission, self._render_loop, renderers, dispatchers, claims)
+        self._contexts = context_client(serve.get_replica_context().app_name, config)
         return Contexts(self._contexts, config, serving)
 
     async def __del__(self) -> None:

@@ -149,6 +149,11 @@ class Engine(Protocol):
         """Share of the block pool that unfinished requests hold, 0 to 1, as of the last step."""
         ...
 
+    def transfer_counts(self) -> dict[str, int]:
+        """What it has loaded from KV stores and saved there since its start, by kind, as of the
+        last step; empty without a store."""
+        ...
+
     def work(self) -> EngineWork:
         """What it has done; stays at nothing in an engine that uses no stores."""
         ...

@@ -111,6 +111,9 @@ class SimEngine:
         kv_usage = pool.active_blocks / pool.total_blocks
         return SimLoad(scheduler.running, scheduler.waiting, kv_usage, scheduler.preemptions)
 
+    def transfer_counts(self) -> dict[str, int]:
+        return {}
+
     async def check_health(self) -> None:
         self._raise_if_dead()
         if self._steps.overdue_s() > self._stuck_after_s:

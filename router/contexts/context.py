@@ -30,6 +30,7 @@ class Context:
     """`idle_until` is monotonic and means something only without a turn; other times are wall.
 
     `last_nonce` is that of the turn committed last: asked again, its commit is answered again.
+    `claims` are hashes, see `claims`.
     """
 
     context_id: ContextId
@@ -48,6 +49,7 @@ class Context:
     replica_id: ReplicaId | None = None
     last_nonce: int | None = None
     turn: Turn | None = None
+    claims: bytes = b""
 
     @property
     def tokens(self) -> int:

@@ -64,7 +64,10 @@ class ContextPage(Message, frozen=True):
 
 
 class NewContext(Message, frozen=True):
-    """A context whose prompt has been prefilled. Without `context_id` the client draws one."""
+    """A context whose prompt has been prefilled. Without `context_id` the client draws one.
+
+    `claims`: of the blocks that end whole objects of it in a KV store, the packed u64 hashes.
+    """
 
     model: str
     kind: Kind
@@ -75,6 +78,7 @@ class NewContext(Message, frozen=True):
     usage: Usage = Usage()
     replica_id: ReplicaId | None = None
     context_id: ContextId | None = None
+    claims: bytes = b""
 
 
 class Ticket(Message, frozen=True):
@@ -104,7 +108,8 @@ class OpenTurn(Message, frozen=True):
 class TurnResult(Message, frozen=True):
     """What a turn leaves: history up to `keep_tokens`, then `tail`; likewise the document in bytes.
 
-    None keeps all of it; less than all is a rewritten history.
+    None keeps all of it; less than all is a rewritten history. `claims` are those of all of it, see
+    `NewContext`.
     """
 
     tail: bytes
@@ -113,3 +118,4 @@ class TurnResult(Message, frozen=True):
     keep_document_bytes: int | None = None
     usage: Usage = Usage()
     replica_id: ReplicaId | None = None
+    claims: bytes = b""

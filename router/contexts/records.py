@@ -44,6 +44,7 @@ class ContextRow(Message, frozen=True):
     replica_id: ReplicaId | None
     last_nonce: int | None
     open_nonce: int | None
+    claims: bytes = b""
 
 
 class SegmentRow(Message, frozen=True):
@@ -83,6 +84,7 @@ def context_entry(context: Context) -> Entry:
         context.replica_id,
         context.last_nonce,
         None if context.turn is None else context.turn.nonce,
+        context.claims,
     )
     return _entry(f"{_CONTEXT}{context.context_id}", row)
 

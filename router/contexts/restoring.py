@@ -57,6 +57,7 @@ def _context(
         row.replica_id,
         row.last_nonce,
         None if row.open_nonce is None else Turn(row.open_nonce, lease),
+        row.claims,
     )
 
 

@@ -85,6 +85,7 @@ class ContextTable:
             metadata=dict(new.metadata),
             usage=new.usage,
             replica_id=new.replica_id,
+            claims=new.claims,
         )
         return self._put(context)
 
@@ -149,6 +150,7 @@ class ContextTable:
             replica_id=result.replica_id,
             last_nonce=ticket.nonce,
             turn=None,
+            claims=result.claims,
         )
         return self._put(used(after, now))._replace(freed=context.context_id)
 

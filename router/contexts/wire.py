@@ -20,7 +20,7 @@ from router.contexts.messages import (
 )
 from router.core.types import ContextId, Tenant
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Changes with the meaning of any message below; another number means a successor actor."""
 
 
@@ -96,7 +96,14 @@ class Commit(Message, frozen=True, tag=10):
     result: TurnResult
 
 
-Operation = Create | Get | Page | Patch | Fork | Delete | Begin | Renew | Abandon | Commit
+class Claims(Message, frozen=True, tag=11):
+    """Which of these hashes, packed u64, contexts of the model claim; asked by KV stores."""
+
+    model: str
+    hashes: bytes
+
+
+Operation = Create | Get | Page | Patch | Fork | Delete | Begin | Renew | Abandon | Commit | Claims
 
 
 class Viewed(Message, frozen=True, tag=1):
@@ -131,7 +138,15 @@ class Failed(Message, frozen=True, tag=6):
     retry_after_s: int = 1
 
 
-Reply = Viewed | Paged | Begun | Done | Renewed | Failed
+class Claimed(Message, frozen=True, tag=7):
+    """`marks` has a byte for each hash, 1 where it is claimed. What was saved in the last
+    `oldest_turn_s` seconds may be of a turn that is still open."""
+
+    marks: bytes
+    oldest_turn_s: float
+
+
+Reply = Viewed | Paged | Begun | Done | Renewed | Failed | Claimed
 
 
 class Flight(Message, frozen=True):

@@ -22,6 +22,7 @@ from router.contexts.wire import (
     Abandon,
     Begin,
     Begun,
+    Claims,
     Commit,
     Create,
     Delete,
@@ -39,6 +40,7 @@ from router.contexts.wire import (
     decode_flight,
 )
 from router.core.errors import ContextBusy, ContextsUnavailable, WarmpathError
+from router.serve.claims_answers import claimed
 from router.serve.context_commits import GroupCommit
 from router.serve.context_sweeps import Clock, ContextSweeper
 
@@ -153,6 +155,8 @@ class ContextService:
             case Page():
                 await self.commits.free()
                 return Paged(self.table.page(operation, self._clock()))
+            case Claims():
+                return await claimed(operation, self.table.shelf, self._clock())
             case _:
                 return _reply((await self._change(operation)).view)
 

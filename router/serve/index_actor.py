@@ -83,7 +83,7 @@ class BlockIndexActor:
 
     def report_stored(self, news: bytes) -> bytes:
         """What a store holds or has let go; see `wire.StoreNews`."""
-        return self._receive(lambda service, now: service.report_stored(news))
+        return self._receive(lambda service, now: service.report_stored(news, now))
 
     def forget_store(self, store_id: str) -> bytes:
         return self._receive(lambda service, now: service.forget_store(store_id))

@@ -42,7 +42,7 @@ class IndexService:
         )
         self.flights = FlightDesk(self.selector, self.ledger, self.leases, incarnation)
         self.events = EventDesk(self.index, self.selector, self.leases, self.ledger, incarnation)
-        self.stores = StoreDesk(self.index, incarnation)
+        self.stores = StoreDesk(self.index, incarnation, settings.forget_after_s)
 
     def exchange(self, flight: bytes, now: float) -> bytes:
         """Raises `msgspec.MsgspecError` or `ValueError` on what is no flight."""
@@ -61,9 +61,9 @@ class IndexService:
     def forget(self, registration: bytes) -> bytes:
         return encode(self.events.forget(decode_registration(registration)))
 
-    def report_stored(self, news: bytes) -> bytes:
+    def report_stored(self, news: bytes, now: float) -> bytes:
         """Raises `msgspec.MsgspecError` or `ValueError` on what is no news of a store."""
-        return encode(self.stores.report(decode_store_news(news)))
+        return encode(self.stores.report(decode_store_news(news), now))
 
     def forget_store(self, store_id: str) -> bytes:
         return encode(self.stores.forget(StoreId(store_id)))
@@ -71,6 +71,7 @@ class IndexService:
     def sweep(self, now: float) -> None:
         """For a timer: what has lapsed goes without waiting for the next request."""
         self.events.sweep(now)
+        self.stores.sweep(now)
         self.selector.sweep(now)
 
     def explain(self, booking_id: int) -> Explanation | None:
@@ -82,6 +83,7 @@ class IndexService:
             "incarnation": self.incarnation,
             "replicas": len(self.leases),
             "candidates": len(self.leases.members(now)),
+            "stores": len(self.stores),
             "refilling": self.events.refilling,
             "bookings": len(self.ledger),
             "ledger": asdict(self.ledger.counters),

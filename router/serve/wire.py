@@ -182,11 +182,16 @@ class StoredObject(Message, frozen=True):
 
 
 class StoreNews(Message, frozen=True):
-    """What came into a store and what left it; at most `MAX_BATCH_BLOCKS` blocks together."""
+    """What came into a store and what left it; at most `MAX_BATCH_BLOCKS` blocks together.
+
+    `begins`: nothing that was known of the store holds any more, all that it has follows. News
+    without objects renew its lease.
+    """
 
     store_id: str
     added: list[StoredObject]
     removed: list[StoredObject]
+    begins: bool = False
 
 
 class Receipt(Message, frozen=True):

@@ -61,8 +61,15 @@ class Creation:
             metadata=pairs or {},
             usage=_usage(admitted, record),
             replica_id=record.live.replica_id if record.live else None,
+            claims=self._claims(admitted, record),
         )
         return await self.client.create(tenant, new)
+
+    def _claims(self, admitted: Admitted, record: RequestRecord) -> bytes:
+        settlement = record.settlement
+        if settlement is None:
+            return b""
+        return self.serving.claims.of(admitted, b"", settlement.block_size)
 
 
 async def _asked(raw: bytes) -> tuple[Json, Kind]:

@@ -8,6 +8,7 @@ from router.core.errors import EngineError, Unavailable
 from router.core.types import Tenant
 from serve_app.admission import Admission, Admitted
 from serve_app.allow_list import ApiRoute, Json
+from serve_app.contexts.claims import ObjectClaims
 from serve_app.contexts.document import Document
 from serve_app.contexts.prompts import TurnPrompt, TurnRenderer
 from serve_app.dispatch import Answer, Dispatcher
@@ -26,6 +27,7 @@ class Serving:
     render_loop: RenderLoop
     renderers: Mapping[str, TurnRenderer | None]
     dispatchers: Mapping[str, Dispatcher]
+    claims: ObjectClaims = ObjectClaims(0)
 
     async def admitted(
         self, route: ApiRoute, body: Json, tenant: Tenant, tokens: bytes, document: Document | None

@@ -16,6 +16,7 @@ from serve_app.admission import Admitted
 from serve_app.allow_list import Json
 from serve_app.body import decode_object
 from serve_app.contexts.answers import AnswerReader, DocumentReader, StreamReader
+from serve_app.contexts.claims import ObjectClaims
 from serve_app.contexts.delta import common_tokens
 from serve_app.contexts.document import Line, appended, read
 from serve_app.contexts.parameters import (
@@ -80,7 +81,8 @@ class Turns:
         size_bytes = asked.size_bytes + len(turn.tokens) + len(turn.document)
         admitted = await self.serving.run(size_bytes, self._admitted(turn, asked, record))
         answer = await self.serving.begin(admitted, hints, record)
-        live = LiveTurn(self.client, turn, admitted, record, _lines(asked))
+        lines = _lines(asked)
+        live = LiveTurn(self.client, turn, admitted, record, lines, self.serving.claims)
         items = live.items(answer)
         return replace(answer, first=await anext(items), items=items)
 
@@ -103,6 +105,7 @@ class LiveTurn:
     admitted: Admitted
     record: RequestRecord
     lines: list[Line] | None
+    claims: ObjectClaims
 
     async def items(self, answer: Answer) -> AsyncGenerator[bytes, None]:
         """The answer's parts, the end after the commit. Raises `WarmpathError`."""
@@ -148,6 +151,7 @@ class LiveTurn:
                 settlement.cached_tokens[0],
             ),
             replica_id=self.record.live.replica_id if self.record.live else None,
+            claims=self.claims.of(self.admitted, output.seen_tokens, settlement.block_size),
         )
 
 

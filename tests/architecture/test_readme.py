@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic_core import PydanticUndefined
 
+from router.config_section import Section
 from router.configuration import (
     AppConfig,
     AuthConfig,
@@ -16,9 +17,9 @@ from router.configuration import (
     ModelConfig,
     RoutingConfig,
     ScaleConfig,
-    Section,
     SimConfig,
 )
+from router.kv_store_config import KvStoreConfig
 from router.policies.registry import POLICIES
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,7 @@ SECTIONS: dict[str, type[Section]] = {
     "auth": AuthConfig,
     "index": IndexConfig,
     "contexts": ContextsConfig,
+    "kv_store": KvStoreConfig,
     "user_config": RoutingConfig,
 }
 

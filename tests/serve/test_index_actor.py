@@ -361,7 +361,7 @@ def test_names_the_prefixes_that_most_lookups_share(index: Index) -> None:
 
 
 def test_keeps_what_stores_hold_until_they_go(index: Index) -> None:
-    news = StoreNews("s1", [StoredObject(b"key", CHAIN[:8].tobytes())], [])
+    news = StoreNews("s1", [StoredObject(b"key", CHAIN[:8].tobytes())], [], begins=True)
 
     receipt = decode_receipt(ray.get(index.actor.report_stored.remote(encode(news))))
     held = index.stats()["index"]

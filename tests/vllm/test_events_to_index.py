@@ -124,7 +124,7 @@ async def started(
     engines: list[RelayedEngine] = []
     configure, open_engine = EventSockets.config, server.open_engine
 
-    def relayed(model: ModelConfig) -> Engine:
+    def relayed(model: ModelConfig, _: object) -> Engine:
         engines.append(RelayedEngine(open_engine(model), folder))
         return engines[0]
 
@@ -134,7 +134,7 @@ async def started(
         return config
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "placement", lambda _: Placement(R1, index))
+        patch.setattr(server, "placement", lambda *_: Placement(R1, index))
         patch.setattr(server, "open_engine", relayed)
         patch.setattr(EventSockets, "config", forgetful)
         replica = LLMServer(MODEL.model_dump())

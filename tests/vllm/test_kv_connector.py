@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,7 @@ from replicas.kv.connector.messages import PARAMETER, encode_request
 from replicas.kv.store.actor import KVStoreActor
 from replicas.kv.store.contents import StoredObject
 from replicas.kv.store.objects import HEADER_BYTES, ObjectKey, seal
+from replicas.kv.store.settings import StoreSettings
 from replicas.kv.store.wire import pack_objects, unpack_objects
 from router.core.hashing import NO_EXTRA_KEYS, hash_blocks, salt, unpack_hashes
 from router.core.transfer import Keeping, StoredRun, TransferRequest
@@ -43,9 +45,11 @@ class Store:
         self.actor = self._started()
 
     def _started(self) -> ActorHandle:
+        node_id = ray.get_runtime_context().get_node_id()
+        settings = StoreSettings("kv", node_id, BUDGET_BYTES, linger_s=3600.0)
         kind = ray.remote(KVStoreActor)
         options = {"name": self.name, "lifetime": "detached", "num_cpus": 0, "get_if_exists": True}
-        return kind.options(**options, namespace="kv").remote(BUDGET_BYTES)
+        return kind.options(**options, namespace="kv").remote(settings.packed())
 
     def objects(self) -> list[StoredObject]:
         return unpack_objects(ray.get(self.actor.listing.remote(), timeout=30))
@@ -68,7 +72,7 @@ class Store:
         (refs,) = ray.get(self.actor.locate.remote([key]), timeout=30)
         data = change(ray.get(refs[0], timeout=30).copy())
         ray.get(self.actor.discard.remote([key]), timeout=30)
-        head = StoredObject(key, item.hashes, item.blocks, data.nbytes, item.is_for_reuse)
+        head = replace(item, size_bytes=data.nbytes)
         ray.get(self.actor.put.remote(pack_objects([head]), data), timeout=30)
 
     def restart(self) -> None:
@@ -158,7 +162,12 @@ async def engine(cluster: str) -> AsyncIterator[Engine]:
         kv_role="kv_both",
         kv_load_failure_policy="recompute",
         kv_connector_extra_config={
-            "address": {"cluster": cluster, "namespace": "kv", "store_id": store.name},
+            "address": {
+                "cluster": cluster,
+                "namespace": "kv",
+                "store_id": store.name,
+                "model": "m",
+            },
             "object_blocks": OBJECT_BLOCKS,
             "held_bytes": 64 * 2**20,
             "load_timeout_s": 5.0,

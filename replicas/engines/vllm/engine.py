@@ -19,10 +19,13 @@ from replicas.engines.vllm.counting import CountingLLM
 from replicas.engines.vllm.event_sockets import EventSockets
 from replicas.engines.vllm.failures import translated
 from replicas.engines.vllm.health import StepClock
+from replicas.engines.vllm.kv_transfer import transfer_config
 from replicas.engines.vllm.late_metrics import LateRayMetrics
 from replicas.engines.vllm.openai_layer import OpenAiLayer
 from replicas.engines.vllm.prefill_meter import PrefillMeter
+from replicas.engines.vllm.transfer_counts import TransferCounts
 from replicas.engines.vllm.warmup import warmup_requests
+from replicas.kv.connector.settings import ConnectorSettings
 from router.configuration import ModelConfig
 from router.core.errors import EngineDead, RequestRejected, WarmpathError
 
@@ -30,12 +33,21 @@ STOP_TIMEOUT_S = 10.0
 
 
 class VllmEngine:
-    """One engine; `exports_ray_metrics` sends vLLM's metrics through Ray's exporter."""
+    """One engine, with a KV store where it has a `connector`; `exports_ray_metrics` sends vLLM's
+    metrics through Ray's exporter."""
 
-    def __init__(self, model: ModelConfig, *, exports_ray_metrics: bool = False) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        connector: ConnectorSettings | None = None,
+        *,
+        exports_ray_metrics: bool = False,
+    ) -> None:
         self._model = model
+        self._connector = connector
         self._exports_ray_metrics = exports_ray_metrics
         self._steps = StepClock()
+        self._transfers = TransferCounts()
         self._prefills = PrefillMeter()
         self._llm: CountingLLM | None = None
         self._layer: OpenAiLayer | None = None
@@ -53,8 +65,12 @@ class VllmEngine:
             raise
 
     async def _start(self, sockets: EventSockets) -> EngineInfo:
-        events = sockets.config()
-        arguments = await asyncio.to_thread(vllm_arguments, self._model, kv_events_config=events)
+        arguments = await asyncio.to_thread(
+            vllm_arguments,
+            self._model,
+            kv_events_config=sockets.config(),
+            kv_transfer_config=transfer_config(self._connector),
+        )
         llm = await asyncio.to_thread(self._load, arguments)
         self._layer = await OpenAiLayer.build(llm, arguments)
         for request in warmup_requests(self._model.name):
@@ -64,7 +80,11 @@ class VllmEngine:
 
     def _load(self, arguments: Namespace) -> CountingLLM:
         """Blocks until the weights are loaded; a thread, so `stop` may come meanwhile."""
-        loggers = [self._steps.stat_logger, self._prefills.stat_logger]
+        loggers = [
+            self._steps.stat_logger,
+            self._transfers.stat_logger,
+            self._prefills.stat_logger,
+        ]
         if self._exports_ray_metrics:
             loggers.append(LateRayMetrics)
         engine_args = AsyncEngineArgs.from_cli_args(arguments)
@@ -125,9 +145,19 @@ class VllmEngine:
     def kv_usage(self) -> float:
         return self._steps.kv_usage if self.num_unfinished() else 0.0
 
+    def transfer_counts(self) -> dict[str, int]:
+        return self._transfers.counts()
+
     def work(self) -> EngineWork:
-        done = self._prefills
-        return EngineWork(done.prefills, done.tokens, done.ms)
+        done, moved = self._prefills, self._transfers.counts()
+        return EngineWork(
+            done.prefills,
+            done.tokens,
+            done.ms,
+            loads=moved.get("loads", 0),
+            loaded_blocks=moved.get("loaded_blocks", 0),
+            load_ms=moved.get("load_us", 0) / 1000,
+        )
 
     async def check_health(self) -> None:
         llm, _ = self._running()

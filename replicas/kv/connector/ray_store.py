@@ -1,7 +1,7 @@
 """KV stores from an engine's process, which is no Ray worker: it joins the cluster as a driver.
 
-Every call blocks its thread up to a deadline and may raise Ray's errors; `Transfers` takes each as
-a miss. The engine starts without Ray being there.
+Every call ends by its deadline, joining the cluster included, and may raise Ray's errors;
+`Transfers` takes each as a miss. The engine starts without Ray being there.
 """
 
 import logging
@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import ray
 from ray.actor import ActorHandle
 
+from replicas.kv.connector.bounded_calls import BoundedCalls
 from replicas.kv.connector.messages import Piece
 from replicas.kv.connector.pool import Bytes
+from replicas.kv.connector.settings import StoreAddress
 from replicas.kv.connector.transfers import SealedObject
 from replicas.kv.store.contents import StoredObject
 from replicas.kv.store.wire import pack_objects
@@ -27,24 +28,17 @@ CALL_LIMIT_S = 10.0
 PUT_LIMIT_S = 60.0
 
 
-class StoreAddress(msgspec.Struct, frozen=True):
-    """The cluster's address and namespace, and the name of this node's store there."""
-
-    cluster: str
-    namespace: str
-    store_id: str
-
-
 class RayStores:
     """Saves to the node's own store; loads from whichever has it."""
 
     def __init__(self, address: StoreAddress) -> None:
         self._address = address
+        self._calls = BoundedCalls()
         self._lock = threading.Lock()
         self._actors: dict[str, ActorHandle] = {}
 
     def offer(self, objects: Sequence[SealedObject]) -> list[bool]:
-        heads = pack_objects([_head(item) for item in objects])
+        heads = pack_objects([self._head(item) for item in objects])
         wanted: list[bool] = self._ask(
             self._address.store_id, lambda store: store.offer.remote(heads), CALL_LIMIT_S
         )
@@ -52,7 +46,7 @@ class RayStores:
 
     def put(self, objects: Sequence[SealedObject]) -> None:
         """The store puts the bytes anew: what this process put would go with it."""
-        heads = pack_objects([_head(item) for item in objects])
+        heads = pack_objects([self._head(item) for item in objects])
         data = [item.data for item in objects]
         self._ask(self._address.store_id, lambda store: store.put.remote(heads, *data), PUT_LIMIT_S)
 
@@ -61,12 +55,27 @@ class RayStores:
         found: dict[bytes, Bytes | None] = {}
         for store_id in dict.fromkeys(piece.store_id for piece in pieces):
             keys = [piece.key for piece in pieces if piece.store_id == store_id]
-            found |= zip(keys, self._fetch_from(store_id, keys, deadline), strict=True)
+            found |= zip(keys, self._fetch_calmly(store_id, keys, deadline), strict=True)
         return [found[piece.key] for piece in pieces]
 
     def discard(self, keys: Sequence[bytes]) -> None:
-        """Only asked for: whoever finds the objects next would drop them too."""
-        self._actor(self._address.store_id).discard.remote(list(keys))
+        """Of all stores that were asked; not waited for: whoever finds them next drops them too."""
+
+        def discarded() -> None:
+            for actor in list(self._actors.values()):
+                actor.discard.remote(list(keys))
+
+        self._calls.run(discarded, CALL_LIMIT_S)
+
+    def _fetch_calmly(
+        self, store_id: str, keys: Sequence[bytes], deadline: float
+    ) -> list[Bytes | None]:
+        """What a store that is gone had is missing; what others have is not."""
+        try:
+            return self._fetch_from(store_id, keys, deadline)
+        except (ray.exceptions.RayError, TimeoutError, ValueError) as error:
+            logger.warning("a KV store cannot be reached: %s", type(error).__name__)
+            return [None] * len(keys)
 
     def _fetch_from(
         self, store_id: str, keys: Sequence[bytes], deadline: float
@@ -96,14 +105,20 @@ class RayStores:
         self, store_id: str, call: Callable[[ActorHandle], ray.ObjectRef], timeout_s: float
     ) -> Any:
         """Another actor may bear the name of one that died."""
-        try:
-            return ray.get(call(self._actor(store_id)), timeout=timeout_s)
-        except ray.exceptions.ActorDiedError:
-            with self._lock:
-                self._actors.pop(store_id, None)
-            return ray.get(call(self._actor(store_id)), timeout=timeout_s)
+        deadline = time.monotonic() + timeout_s
+
+        def asked() -> Any:
+            try:
+                return ray.get(call(self._actor(store_id)), timeout=_left(deadline))
+            except ray.exceptions.ActorDiedError:
+                with self._lock:
+                    self._actors.pop(store_id, None)
+                return ray.get(call(self._actor(store_id)), timeout=_left(deadline))
+
+        return self._calls.run(asked, timeout_s)
 
     def _actor(self, store_id: str) -> ActorHandle:
+        """May take as long as Ray does: for a bounded call only."""
         with self._lock:
             self._join()
             actor = self._actors.get(store_id)
@@ -121,10 +136,15 @@ class RayStores:
                 logging_level=logging.ERROR,
             )
 
-
-def _head(item: SealedObject) -> StoredObject:
-    is_for_reuse = item.keeping is Keeping.REUSE
-    return StoredObject(item.key, item.hashes, item.blocks, item.data.nbytes, is_for_reuse)
+    def _head(self, item: SealedObject) -> StoredObject:
+        return StoredObject(
+            item.key,
+            self._address.model,
+            item.hashes,
+            item.blocks,
+            item.data.nbytes,
+            is_for_reuse=item.keeping is Keeping.REUSE,
+        )
 
 
 def _left(deadline: float) -> float:

@@ -29,9 +29,11 @@ from replicas.kv.connector.messages import (
     lost_blocks_note,
 )
 from replicas.kv.connector.planner import Computed, TransferPlanner
-from replicas.kv.connector.ray_store import RayStores, StoreAddress
+from replicas.kv.connector.ray_store import RayStores
+from replicas.kv.connector.settings import ConnectorSettings
 from replicas.kv.connector.transfers import Transfers
 from replicas.kv.connector.vllm_pool import host_pool, namespace_of
+from replicas.kv.connector.vllm_stats import GrowingCounts, TransferStats
 from router.core.transfer import TransferRequest
 
 logger = logging.getLogger(__name__)
@@ -40,15 +42,6 @@ _NOTHING_FINISHED: tuple[set[str] | None, set[str] | None] = (None, None)
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """vLLM's `kv_connector_extra_config` for this connector."""
-
-    address: StoreAddress
-    object_blocks: int
-    held_bytes: int
-    load_timeout_s: float
 
 
 @dataclass
@@ -98,7 +91,7 @@ class WarmpathConnector(KVConnectorBase_V1):
         super().__init__(vllm_config, role, kv_cache_config)
         self.faults = 0
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
-        settings = msgspec.convert(extra, Settings)
+        settings = msgspec.convert(extra, ConnectorSettings)
         self._settings = settings
         self._block_size: int = vllm_config.cache_config.block_size
         namespace = namespace_of(vllm_config, kv_cache_config)
@@ -108,10 +101,20 @@ class WarmpathConnector(KVConnectorBase_V1):
         self._refused: list[LoadJob] = []
         self._unserved: dict[str, int] = {}
         self._lost: set[int] = set()
+        self._told = GrowingCounts()
 
     @property
     def requires_kv_delivery(self) -> bool:
         return False
+
+    def get_kv_connector_stats(self) -> TransferStats | None:
+        """Of both sides, each its own."""
+        counts = {} if self._transfers is None else dict(self._transfers.counts)
+        return self._told.grown(counts | {"faults": self.faults})
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TransferStats:
+        return TransferStats(data or {})
 
     # The scheduler's side.
 

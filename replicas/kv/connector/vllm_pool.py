@@ -46,6 +46,7 @@ def namespace_of(vllm_config: Any, kv_cache_config: Any) -> bytes:
     cache = vllm_config.cache_config
     head_size = model.get_head_size()
     return Namespace(
+        model=str(model.served_model_name),
         weights=weights_fingerprint(Path(model.model)),
         adapters="none",
         engine_version=vllm.__version__,

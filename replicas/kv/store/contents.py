@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from replicas.kv.store.shelf import Shelf
@@ -14,24 +14,43 @@ Handle = TypeVar("Handle")
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """`hashes`: the router's, packed, of the `blocks` blocks inside. `is_for_reuse`: it stays even
-    where no context claims it."""
+    """Blocks of the model served as `model`. `hashes`: the router's, packed, of the `blocks` blocks
+    inside. `is_for_reuse`: it stays even where no context claims it."""
 
     key: bytes
+    model: str
     hashes: bytes
     blocks: int
     size_bytes: int
     is_for_reuse: bool
 
 
+@dataclass(slots=True)
+class Changes:
+    """What came and what left, by key; an object that did both is in neither."""
+
+    added: dict[bytes, StoredObject] = field(default_factory=dict)
+    removed: dict[bytes, StoredObject] = field(default_factory=dict)
+
+    def add(self, stored: StoredObject) -> None:
+        if self.removed.pop(stored.key, None) is None:
+            self.added[stored.key] = stored
+
+    def remove(self, stored: StoredObject) -> None:
+        if self.added.pop(stored.key, None) is None:
+            self.removed[stored.key] = stored
+
+
 class StoreContents(Generic[Handle]):
-    """At most `budget_bytes` and `max_objects`."""
+    """At most `budget_bytes` and `max_objects`. What was saved for a context counts as claimed
+    until somebody knows better."""
 
     def __init__(self, budget_bytes: int, max_objects: int) -> None:
         self._shelf = Shelf(budget_bytes)
         self._max_objects = max_objects
         self._objects: dict[bytes, StoredObject] = {}
         self._handles: dict[bytes, Handle] = {}
+        self._changes = Changes()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -39,6 +58,11 @@ class StoreContents(Generic[Handle]):
     @property
     def used_bytes(self) -> int:
         return self._shelf.used_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """What may still come without anything leaving."""
+        return self._shelf.budget_bytes - self._shelf.used_bytes
 
     def offer(self, stored: StoredObject) -> bool:
         """Whether it is wanted. One that is here counts as used, and stays for reuse once asked."""
@@ -55,7 +79,9 @@ class StoreContents(Generic[Handle]):
         if not self.offer(stored):
             return
         self._objects[stored.key], self._handles[stored.key] = stored, handle
-        for key in self._shelf.put(stored.key, stored.size_bytes):
+        self._changes.add(stored)
+        is_claimed = not stored.is_for_reuse
+        for key in self._shelf.put(stored.key, stored.size_bytes, is_claimed=is_claimed):
             self._drop(key)
         while len(self._objects) > self._max_objects:
             self.discard([next(iter(self._shelf))])
@@ -69,13 +95,23 @@ class StoreContents(Generic[Handle]):
             if self._shelf.remove(key):
                 self._drop(key)
 
-    def claim(self, keys: Iterable[bytes]) -> None:
-        self._shelf.claim(keys)
+    def get(self, key: bytes) -> StoredObject | None:
+        """What is known of an object that is here; no use of it."""
+        return self._objects.get(key)
 
-    def release(self, keys: Iterable[bytes]) -> None:
-        """What was only there for those claims goes at once."""
-        unclaimed = self._shelf.release(keys)
-        self.discard([key for key in unclaimed if not self._objects[key].is_for_reuse])
+    def claim(self, keys: Iterable[bytes], *, is_claimed: bool) -> None:
+        """Whether contexts claim these, from here on."""
+        for key in keys:
+            self._shelf.claim(key, is_claimed=is_claimed)
+
+    def claimed(self) -> list[StoredObject]:
+        """What contexts claim, the latest used first. O(objects)."""
+        return [self._objects[key] for key in reversed(list(self._shelf.claimed()))]
+
+    def take_changes(self) -> Changes:
+        """The net changes since the last call; at most as many as there were objects."""
+        changes, self._changes = self._changes, Changes()
+        return changes
 
     def objects(self) -> list[StoredObject]:
         """Those that leave first come first. O(objects)."""
@@ -83,4 +119,4 @@ class StoreContents(Generic[Handle]):
 
     def _drop(self, key: bytes) -> None:
         del self._handles[key]
-        del self._objects[key]
+        self._changes.remove(self._objects.pop(key))

@@ -15,11 +15,13 @@ _DOMAIN = b"warmpath/kv-namespace/1"
 class Namespace:
     """All fields enter the digest by name, so that one that is added later parts old from new.
 
+    `model` is the name under which it is served: each name's blocks are a directory's of their own.
     `weights` is a fingerprint of the model's weights, `adapters` of what may be loaded on top of
     them, `device` the kind of device or the instruction set that lays out the blocks, `layout` the
     order of a block's parts, `kv_heads` those of one rank.
     """
 
+    model: str
     weights: str
     adapters: str
     engine_version: str

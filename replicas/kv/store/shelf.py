@@ -1,7 +1,7 @@
 """What a store keeps within a byte budget, and what leaves first. Pure."""
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterator
 
 Key = bytes
 
@@ -9,8 +9,7 @@ Key = bytes
 class Shelf:
     """Sizes by key, least recently used first; claimed ones leave after all others.
 
-    A claim is a preference: past the budget claimed objects leave too. Claims are counted, may come
-    before their object and outlive it.
+    A claim is a preference: past the budget claimed objects leave too.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -18,7 +17,6 @@ class Shelf:
         self.used_bytes = 0
         self._free: OrderedDict[Key, int] = OrderedDict()
         self._claimed: OrderedDict[Key, int] = OrderedDict()
-        self._claims: Counter[Key] = Counter()
 
     def __len__(self) -> int:
         return len(self._free) + len(self._claimed)
@@ -31,18 +29,18 @@ class Shelf:
         yield from self._free
         yield from self._claimed
 
-    def put(self, key: Key, size_bytes: int) -> list[Key]:
+    def put(self, key: Key, size_bytes: int, *, is_claimed: bool = False) -> list[Key]:
         """Takes an object in, and returns what has to go for it: itself where it can never fit."""
         self.remove(key)
         if size_bytes > self.budget_bytes:
             return [key]
-        self._rows(key)[key] = size_bytes
+        (self._claimed if is_claimed else self._free)[key] = size_bytes
         self.used_bytes += size_bytes
         return self._evicted()
 
     def touch(self, key: Key) -> bool:
         """It was used; false where it is not here."""
-        rows = self._rows(key)
+        rows = self._claimed if key in self._claimed else self._free
         if key not in rows:
             return False
         rows.move_to_end(key)
@@ -55,27 +53,15 @@ class Shelf:
         self.used_bytes -= size_bytes
         return True
 
-    def claim(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            self._claims[key] += 1
-            if key in self._free:
-                self._claimed[key] = self._free.pop(key)
+    def claimed(self) -> Iterator[Key]:
+        """Those that are claimed, the least recently used first."""
+        return iter(self._claimed)
 
-    def release(self, keys: Iterable[Key]) -> list[Key]:
-        """Ends one claim each; returns those present that nobody claims any more."""
-        unclaimed = []
-        for key in keys:
-            if self._claims[key] > 1:
-                self._claims[key] -= 1
-                continue
-            del self._claims[key]
-            if key in self._claimed:
-                self._free[key] = self._claimed.pop(key)
-                unclaimed.append(key)
-        return unclaimed
-
-    def _rows(self, key: Key) -> "OrderedDict[Key, int]":
-        return self._claimed if key in self._claims else self._free
+    def claim(self, key: Key, *, is_claimed: bool) -> None:
+        """Whether anybody claims it, from here on; a change counts as a use."""
+        old, new = (self._free, self._claimed) if is_claimed else (self._claimed, self._free)
+        if key in old:
+            new[key] = old.pop(key)
 
     def _evicted(self) -> list[Key]:
         gone = []

@@ -28,7 +28,7 @@ def rows() -> dict[str, bytes]:
     entries += table.create(Create(TENANT, NAME, new), NOW).entries
     turn = table.begin(Begin(TENANT, NAME, 7, "m", Kind.CHAT, None, 0.0), NOW)
     assert turn is not None
-    entries += table.commit(turn.ticket, TurnResult(b"cccc", b"+"), NOW).entries
+    entries += table.commit(turn.ticket, TurnResult(b"cccc", b"+", claims=b"claimed!"), NOW).entries
     entries += table.fork(Fork(TENANT, NAME, ContextId("ctx-2"), 60, None), NOW).entries
     brief = Create(TENANT, ContextId("ctx-3"), NewContext("m", Kind.CHAT, b"", b"", 1))
     table.create(brief, NOW)
@@ -43,6 +43,7 @@ def test_a_table_comes_back_as_it_was(rows: dict[str, bytes]) -> None:
     context = table.shelf.get(NAME)
     assert context is not None and orphans == []
     assert ids_of(context.history) == b"aaaabbbbcccc"
+    assert context.claims == b"claimed!"
     assert (context.turns, context.last_nonce, context.metadata) == (1, 7, {"k": "v"})
     assert context.idle_until == pytest.approx(5.0 + 550)
     assert table.shelf.pool.segments == 2, "the fork has no history of its own"

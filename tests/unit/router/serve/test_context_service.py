@@ -12,6 +12,8 @@ from router.contexts.wire import (
     Abandon,
     Begin,
     Begun,
+    Claimed,
+    Claims,
     Commit,
     Create,
     Done,
@@ -271,3 +273,15 @@ async def test_a_turn_of_which_the_crash_left_no_row_goes_on_while_nobody_else_b
     assert error(await office.commit(turn)) is None
     assert isinstance((await office.commit(other))[0], Viewed)
     assert error(await office.commit(turn)) == "TurnConflict"
+
+
+async def test_a_store_hears_what_contexts_claim(office: Office) -> None:
+    hashes = [number.to_bytes(8, "little") for number in (1, 2, 3)]
+    new = NewContext("m", Kind.PROMPT, b"aaaa", b"", 3600, claims=hashes[0] + hashes[2])
+    await office.ask(Create(TENANT, NAME, new))
+    (reply,) = await office.ask(Claims("m", b"".join(hashes)))
+    assert reply == Claimed(b"\x01\x00\x01", 0.0)
+    await office.begin()
+    (reply,) = await office.ask(Claims("m", b""))
+    assert isinstance(reply, Claimed)
+    assert reply.oldest_turn_s > 0

@@ -226,15 +226,40 @@ def test_a_flight_with_too_few_hashes_is_refused_before_anything_is_booked() -> 
 class TestStores:
     KEY, CHAIN = b"object-1", CHAINS[0][:8]
 
-    def report(self, index: Index, **news: list[StoredObject]) -> Receipt:
-        message = StoreNews("s1", news.get("added", []), news.get("removed", []))
-        return decode_receipt(index.service.report_stored(encode(message)))
+    def report(
+        self, index: Index, now: float = 0.0, *, begins: bool = False, **news: list[StoredObject]
+    ) -> Receipt:
+        message = StoreNews("s1", news.get("added", []), news.get("removed", []), begins)
+        return decode_receipt(index.service.report_stored(encode(message), now))
 
     def filled(self) -> Index:
         index = Index()
-        receipt = self.report(index, added=[StoredObject(self.KEY, self.CHAIN.tobytes())])
-        assert receipt == Receipt(1, Verdict.ACCEPTED)
+        added = [StoredObject(self.KEY, self.CHAIN.tobytes())]
+        assert self.report(index, begins=True, added=added) == Receipt(1, Verdict.ACCEPTED)
         return index
+
+    def test_a_store_that_is_not_known_is_asked_for_all_that_it_has(self) -> None:
+        index = Index()
+        added = [StoredObject(self.KEY, self.CHAIN.tobytes())]
+        assert self.report(index, added=added).verdict == Verdict.WANTS_SNAPSHOT
+        assert not index.service.index.stored(CHAINS[0])
+
+    def test_a_store_that_begins_again_has_only_what_it_says_from_then_on(self) -> None:
+        index = self.filled()
+        others = np.arange(1, 9, dtype=np.uint64)
+        added = [StoredObject(b"object-2", others.tobytes())]
+        assert self.report(index, begins=True, added=added).verdict == Verdict.ACCEPTED
+        assert not index.service.index.stored(CHAINS[0])
+        assert [piece.blocks for piece in index.service.index.stored(others)] == [8]
+
+    def test_a_silent_store_is_forgotten(self) -> None:
+        index = self.filled()
+        self.report(index, now=20.0)
+        index.service.sweep(49.0)
+        assert index.service.index.stored(CHAINS[0])
+        index.service.sweep(51.0)
+        assert not index.service.index.stored(CHAINS[0])
+        assert self.report(index, now=52.0).verdict == Verdict.WANTS_SNAPSHOT
 
     def test_a_stored_object_is_found_by_its_blocks(self) -> None:
         found = self.filled().service.index.stored(CHAINS[0])

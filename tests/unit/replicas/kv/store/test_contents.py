@@ -6,7 +6,7 @@ from replicas.kv.store.contents import StoreContents, StoredObject
 
 
 def stored(name: bytes, size_bytes: int = 10, *, is_for_reuse: bool = True) -> StoredObject:
-    return StoredObject(name, b"h" * 8, 1, size_bytes, is_for_reuse)
+    return StoredObject(name, "m", b"h" * 8, 1, size_bytes, is_for_reuse)
 
 
 @pytest.fixture
@@ -37,20 +37,38 @@ def test_finding_and_offering_are_uses(contents: StoreContents[str]) -> None:
     assert contents.used_bytes == 30
 
 
-def test_what_a_context_alone_wanted_goes_with_its_claim(contents: StoreContents[str]) -> None:
-    contents.claim([b"a", b"b"])
+def test_what_was_saved_for_a_context_stays_longest_until_nobody_claims_it(
+    contents: StoreContents[str],
+) -> None:
     contents.put(stored(b"a", is_for_reuse=False), "handle")
     contents.put(stored(b"b"), "handle")
-    contents.release([b"a", b"b"])
-    assert names(contents) == [b"b"]
+    assert names(contents) == [b"b", b"a"]
+    contents.claim([b"a"], is_claimed=False)
+    contents.claim([b"b"], is_claimed=True)
+    assert names(contents) == [b"a", b"b"]
 
 
-def test_what_others_want_too_stays_without_its_claim(contents: StoreContents[str]) -> None:
-    contents.claim([b"a"])
+def test_what_others_want_too_stays_for_them(contents: StoreContents[str]) -> None:
     contents.put(stored(b"a", is_for_reuse=False), "handle")
     contents.offer(stored(b"a", is_for_reuse=True))
-    contents.release([b"a"])
-    assert names(contents) == [b"a"]
+    kept = contents.get(b"a")
+    assert kept is not None
+    assert kept.is_for_reuse
+
+
+def test_changes_are_told_once_and_in_net(contents: StoreContents[str]) -> None:
+    for name in (b"a", b"b", b"c"):
+        contents.put(stored(name), "handle")
+    contents.discard([b"b"])
+    changes = contents.take_changes()
+    assert (list(changes.added), list(changes.removed)) == ([b"a", b"c"], [])
+    contents.put(stored(b"d", 20), "handle")
+    contents.put(stored(b"e", 31), "handle")
+    contents.discard([b"c"])
+    contents.put(stored(b"c"), "handle")
+    changes = contents.take_changes()
+    assert (list(changes.added), list(changes.removed)) == ([b"d"], [b"a"])
+    assert not contents.take_changes().added
 
 
 def test_too_large_an_object_leaves_the_rest_alone(contents: StoreContents[str]) -> None:
@@ -63,9 +81,9 @@ def test_too_large_an_object_leaves_the_rest_alone(contents: StoreContents[str])
 def test_an_object_that_only_claimed_ones_leave_no_room_for_takes_others_with_it(
     contents: StoreContents[str],
 ) -> None:
-    contents.claim([b"b"])
     contents.put(stored(b"a", 10), "handle")
     contents.put(stored(b"b", 20), "handle")
+    contents.claim([b"b"], is_claimed=True)
     contents.put(stored(b"c", 25), "handle")
     assert names(contents) == [b"b"]
     assert contents.used_bytes == 20

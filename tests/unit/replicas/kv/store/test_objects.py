@@ -19,6 +19,7 @@ from replicas.kv.store.objects import (
 BLOCKS, BLOCK_BYTES = 3, 40
 KEY = ObjectKey(b"n" * 32, b"h" * 32)
 NAMESPACE = Namespace(
+    model="m",
     weights="w",
     adapters="",
     engine_version="0.32.0",

@@ -24,32 +24,31 @@ def test_the_least_recently_used_leaves_first() -> None:
 
 def test_the_claimed_leave_after_all_others() -> None:
     shelf = filled(30, b"a", b"b", b"c")
-    shelf.claim([b"a"])
+    shelf.claim(b"a", is_claimed=True)
     assert shelf.put(b"d", 20) == [b"b", b"c"]
     assert b"a" in shelf
 
 
 def test_the_claimed_leave_where_there_is_nothing_else() -> None:
     shelf = filled(30, b"a", b"b", b"c")
-    shelf.claim([b"a", b"b", b"c"])
+    for key in (b"a", b"b", b"c"):
+        shelf.claim(key, is_claimed=True)
     assert shelf.put(b"d", 10) == [b"d"]
-    shelf.claim([b"e"])
-    assert shelf.put(b"e", 20) == [b"a", b"b"]
+    assert shelf.put(b"e", 20, is_claimed=True) == [b"a", b"b"]
 
 
-def test_a_claim_may_come_before_its_object() -> None:
+def test_what_is_claimed_no_more_leaves_like_the_rest() -> None:
     shelf = filled(20, b"a")
-    shelf.claim([b"b"])
-    shelf.put(b"b", 10)
+    shelf.put(b"b", 10, is_claimed=True)
+    shelf.claim(b"b", is_claimed=False)
     assert shelf.put(b"c", 10) == [b"a"]
+    assert shelf.put(b"d", 10) == [b"b"]
 
 
-def test_the_last_release_says_what_nobody_wants() -> None:
+def test_a_claim_on_what_is_not_there_changes_nothing() -> None:
     shelf = filled(20, b"a")
-    shelf.claim([b"a"])
-    shelf.claim([b"a", b"b"])
-    assert shelf.release([b"a"]) == []
-    assert shelf.release([b"a", b"b"]) == [b"a"]
+    shelf.claim(b"b", is_claimed=True)
+    assert list(shelf) == [b"a"]
 
 
 def test_what_is_larger_than_the_budget_does_not_stay() -> None:
@@ -69,7 +68,7 @@ def test_what_is_larger_than_the_budget_does_not_stay() -> None:
     )
 )
 def test_the_budget_holds_and_sizes_add_up(steps: list[tuple[str, bytes, int]]) -> None:
-    shelf, sizes, claims = Shelf(100), dict[bytes, int](), dict[bytes, int]()
+    shelf, sizes = Shelf(100), dict[bytes, int]()
     for step, key, size_bytes in steps:
         if step == "put":
             sizes[key] = size_bytes
@@ -79,11 +78,7 @@ def test_the_budget_holds_and_sizes_add_up(steps: list[tuple[str, bytes, int]]) 
             assert shelf.touch(key) == (key in sizes)
         elif step == "remove":
             assert shelf.remove(key) == (sizes.pop(key, None) is not None)
-        elif step == "claim":
-            shelf.claim([key])
-            claims[key] = claims.get(key, 0) + 1
-        elif claims.get(key):
-            shelf.release([key])
-            claims[key] -= 1
+        else:
+            shelf.claim(key, is_claimed=step == "claim")
         assert set(shelf) == set(sizes)
         assert shelf.used_bytes == sum(sizes.values()) <= 100

@@ -1,0 +1,58 @@
+"""A node's store by its name: made where it is missing, found where it is."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import ray
+from ray.actor import ActorHandle
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from replicas.kv.store.actor import KVStoreActor
+from replicas.kv.store.settings import StoreSettings
+from router.core.types import ReplicaId
+from router.serve.actor_family import NAMESPACE
+
+CALL_LIMIT_S = 10.0
+
+
+def open_store(settings: StoreSettings) -> ActorHandle:
+    """The store, made where there is none; two replicas at once get the same. Blocks a moment."""
+    return (
+        ray.remote(KVStoreActor)
+        .options(
+            name=settings.store_id,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(settings.node_id, soft=False),
+            enable_task_events=False,
+        )
+        .remote(settings.packed())
+    )
+
+
+class NodeStore:
+    """A replica's way to the store of its node. Calls raise Ray's errors and `TimeoutError`."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        self._settings = settings
+        self._actor: ActorHandle | None = None
+
+    async def renew(self, replica_id: ReplicaId, model: str) -> None:
+        """Makes the store where it is gone."""
+        await self._call(lambda actor: actor.renew.remote(replica_id, model))
+
+    async def leave(self, replica_id: ReplicaId) -> None:
+        await self._call(lambda actor: actor.leave.remote(replica_id))
+
+    async def _call(self, call: Callable[[ActorHandle], Awaitable[None]]) -> None:
+        async with asyncio.timeout(CALL_LIMIT_S):
+            if self._actor is None:
+                self._actor = await asyncio.to_thread(open_store, self._settings)
+            try:
+                await call(self._actor)
+            except ray.exceptions.RayActorError:
+                self._actor = None
+                raise
