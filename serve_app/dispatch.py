@@ -47,7 +47,8 @@ class RequestRouting(Protocol):
 class Dispatcher:
     """Sends the requests of one model. Keeps nothing between requests.
 
-    `finish` is called with the record of every answer that had begun, at its end.
+    `finish` is called with the record of every answer that had begun, at its end; a turn's caller
+    does so itself, after the commit.
     """
 
     router: RequestRouting
@@ -132,7 +133,7 @@ class Dispatcher:
             raise
         finally:
             self.router.end(live)
-            if record.has_begun:
+            if record.has_begun and not record.ends_with_commit:
                 self.finish(record)
             await items.aclose()
 

@@ -152,6 +152,7 @@ class Ingress:
         claims = ObjectClaims(self._kv_store.object_blocks if self._kv_store.enabled else 0)
         serving = Serving(admission, self._render_loop, renderers, dispatchers, claims)
         self._contexts = context_client(serve.get_replica_context().app_name, config)
+        self._contexts.open()
         return Contexts(self._contexts, config, serving)
 
     async def __del__(self) -> None:

@@ -122,19 +122,20 @@ class ModelRouter:
         return TransferRequest(route.loads, keeping, route.seen_blocks)
 
     def _kept_to(self, replica_id: ReplicaId | None, route: Route) -> Route:
-        """Without the index, the replica that had a conversation's last turn is the best guess.
+        """Where the index is silent or still being refilled, the replica that had a conversation's
+        last turn is the best guess.
 
         As long as it is as free as the one chosen, give or take a request. One that is gone is not
         among the ranked, as every life of a replica has its own name.
         """
-        if not route.is_fallback or replica_id not in route.ranked[1:]:
+        if not route.is_blind or replica_id not in route.ranked[1:]:
             return route
         in_flight = self._client.in_flight()
         if in_flight.get(replica_id, 0) >= in_flight.get(route.ranked[0], 0) + 1:
             return route
         self._client.move(route.booking_id, replica_id)
         others = (other for other in route.ranked if other != replica_id)
-        return structs.replace(route, ranked=(replica_id, *others))
+        return structs.replace(route, ranked=(replica_id, *others), decided_seq=None)
 
     def end(self, live: LiveRequest) -> None:
         """The attempt is over, however. Idempotent."""

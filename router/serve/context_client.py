@@ -6,6 +6,7 @@ here until the turn is committed or abandoned: the caller owes one of the two.
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
@@ -40,9 +41,11 @@ from router.serve.context_calls import RepeatedCalls
 from router.serve.context_lanes import ContextConnection, Lane
 from router.serve.context_leases import TurnLeases
 
+_log = logging.getLogger(__name__)
+
 _ID_BYTES = 24
 _NONCE_BITS = 63
-_MAX_ABANDONING = 4096
+_MAX_BACKGROUND = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,14 @@ class ContextClient:
         self._durable = Lane(connection, self._settings.commit_limit_s)
         self._leases = TurnLeases(self._quick.send)
         self._waits: set[Lane] = set()
-        self._abandoning: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        """Has a manager found or made, in the background: contexts expire without any call.
+
+        Where that fails, the first call makes it.
+        """
+        self._in_background(self._open_quietly())
 
     async def create(self, tenant: Tenant, new: NewContext) -> ContextView:
         """Durable when it returns. Raises `ContextQuotaExceeded`."""
@@ -161,9 +171,9 @@ class ContextClient:
     async def close(self) -> None:
         """Who still waits gets `ContextsUnavailable`; open turns are left to their lease."""
         self._calls.is_closed = True
-        for task in self._abandoning:
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._abandoning, return_exceptions=True)
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self._leases.close()
         for lane in (self._quick, self._durable, *self._waits):
             await lane.close()
@@ -183,11 +193,17 @@ class ContextClient:
 
     def _abandon(self, abandon: Abandon) -> "asyncio.Future[None]":
         """Where too many are under way, the lease sees to it."""
-        if len(self._abandoning) < _MAX_ABANDONING:
+        if len(self._background) < _MAX_BACKGROUND:
             return self._in_background(self._send_quietly(abandon))
         left_to_the_lease = asyncio.get_running_loop().create_future()
         left_to_the_lease.set_result(None)
         return left_to_the_lease
+
+    async def _open_quietly(self) -> None:
+        try:
+            await self._connection.open()
+        except ContextsUnavailable as error:
+            _log.warning("there is no context manager yet: %s", error.message)
 
     async def _send_quietly(self, abandon: Abandon) -> None:
         try:
@@ -197,8 +213,8 @@ class ContextClient:
 
     def _in_background(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
-        self._abandoning.add(task)
-        task.add_done_callback(self._abandoning.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
         return task
 
 

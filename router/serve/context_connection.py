@@ -22,6 +22,9 @@ class NamedContexts:
         self._actor: ActorHandle | None = None
         self._search: asyncio.Task[ActorHandle] | None = None
 
+    async def open(self) -> None:
+        await self._resolve()
+
     async def exchange(self, flight: bytes) -> Landing:
         for _ in range(_MAX_HOPS):
             landing = decode_landing(await self._call(flight))

@@ -16,6 +16,10 @@ _MAX_FLIGHT_OPERATIONS = 64
 class ContextConnection(Protocol):
     """One process's way to the manager of one application."""
 
+    async def open(self) -> None:
+        """Finds the manager or makes it. Raises `ContextsUnavailable`."""
+        ...
+
     async def exchange(self, flight: bytes) -> Landing:
         """Raises `ContextsUnavailable` where it is not known what became of the flight."""
         ...

@@ -16,6 +16,7 @@ from router.core.types import BookingId, ReplicaId, Value
 from router.serve.caller_bookings import CallerBookings, LiveBooking
 from router.serve.coalescing import Cause
 from router.serve.fallback import rank_locally
+from router.serve.flight_desk import REFILLING
 from router.serve.flights import Booked, RoutingRequest
 from router.serve.index_link import IndexConnection, IndexLink
 from router.serve.link_settings import LinkSettings
@@ -56,6 +57,11 @@ class Route(Value, frozen=True):
     def replica_id(self) -> ReplicaId | None:
         """The chosen replica; None where the choice is Serve's."""
         return self.ranked[0] if self.ranked else None
+
+    @property
+    def is_blind(self) -> bool:
+        """Chosen without knowing what every replica holds, and none that holds any of it."""
+        return self.is_fallback or (not self.overlap_blocks and self.reason.endswith(REFILLING))
 
 
 class IndexClient:

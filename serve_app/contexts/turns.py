@@ -28,7 +28,7 @@ from serve_app.contexts.parameters import (
 )
 from serve_app.contexts.serving import Serving
 from serve_app.contexts.turn_rules import check_turn, kind_of, with_own_settings
-from serve_app.dispatch import Answer
+from serve_app.dispatch import Answer, Finish
 from serve_app.observe.record import RequestRecord
 from serve_app.routing import ClientHints, forbids_storing
 
@@ -80,9 +80,11 @@ class Turns:
     ) -> Answer:
         size_bytes = asked.size_bytes + len(turn.tokens) + len(turn.document)
         admitted = await self.serving.run(size_bytes, self._admitted(turn, asked, record))
+        record.ends_with_commit = True
         answer = await self.serving.begin(admitted, hints, record)
-        lines = _lines(asked)
-        live = LiveTurn(self.client, turn, admitted, record, lines, self.serving.claims)
+        finish = self.serving.dispatchers[admitted.model].finish
+        claims = self.serving.claims
+        live = LiveTurn(self.client, turn, admitted, record, finish, _lines(asked), claims)
         items = live.items(answer)
         return replace(answer, first=await anext(items), items=items)
 
@@ -104,6 +106,7 @@ class LiveTurn:
     turn: OpenTurn
     admitted: Admitted
     record: RequestRecord
+    finish: Finish
     lines: list[Line] | None
     claims: ObjectClaims
 
@@ -121,8 +124,11 @@ class LiveTurn:
                         yield shown
             await self.client.commit(self.turn.ticket, self._result(reader))
         except BaseException as error:
+            self.record.fail(error)
             await _give_up(self.client, self.turn, error)
             raise
+        finally:
+            self.finish(self.record)
         yield reader.ending(is_rewritten=self._kept_tokens is not None)
 
     @property

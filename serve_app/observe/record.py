@@ -20,7 +20,7 @@ class RequestRecord:
     """Times are of `time.monotonic`. `status` is HTTP's; a stream that broke has the error's.
 
     `live` is the last attempt, `items` what it has sent so far. `has_begun`: the answer's first
-    bytes are here, so that its end is the request's end.
+    bytes are here, so that its end is the request's end; where it `ends_with_commit`, that is.
     """
 
     route: ApiRoute
@@ -35,6 +35,7 @@ class RequestRecord:
     first_item_s: float | None = None
     items: int = 0
     has_begun: bool = False
+    ends_with_commit: bool = False
     is_finished: bool = False
     settlement: Settlement | None = None
     status: int = OK

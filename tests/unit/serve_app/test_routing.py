@@ -289,6 +289,19 @@ async def test_the_switchboard_tells_late_listeners_who_is_there(router: ModelRo
     assert switchboard.listener(DeploymentKey("other", "llm")) is None
 
 
+async def test_while_the_index_is_refilled_a_conversation_stays_where_its_last_turn_was(
+    router: ModelRouter, index: LocalIndex
+) -> None:
+    router.on_members(members(R1, R2))
+    ids = prompt(*range(14))
+    for last in (R1, R2, R1, R2):
+        live = await router.begin(admitted(ids), ClientHints(last_replica=last))
+        assert live.routing.ranked[0] == live.route.replica_id == last
+        assert (live.routing.is_fallback, live.routing.decided_seq) == (False, None)
+        router.end(live)
+        await until_booked(index, None)
+
+
 async def test_without_the_index_a_conversation_stays_where_its_last_turn_was(
     router: ModelRouter, index: LocalIndex
 ) -> None:

@@ -35,6 +35,12 @@ class Line:
         self.lost_answers = 0
         self.is_cut = False
         self.flights = 0
+        self.opened = 0
+
+    async def open(self) -> None:
+        self.opened += 1
+        if self.is_cut:
+            raise ContextsUnavailable("nobody is there")
 
     async def exchange(self, flight: bytes) -> Landing:
         self.flights += 1
@@ -187,6 +193,23 @@ async def test_refusals_arrive_as_what_they_are(client: ContextClient) -> None:
         await client.get(TENANT, ContextId("ctx-unknown"))
     assert str(foreign.value) == str(unknown.value)
     assert (foreign.value.code, unknown.value.code) == ("context_not_found",) * 2
+
+
+async def test_a_manager_is_made_before_the_first_call(line: Line, client: ContextClient) -> None:
+    client.open()
+    await asyncio.sleep(0)
+    assert (line.opened, line.flights) == (1, 0)
+
+
+async def test_a_manager_that_cannot_be_made_yet_is_made_by_the_first_call(
+    line: Line, client: ContextClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    line.is_cut = True
+    client.open()
+    await asyncio.sleep(0)
+    assert "no context manager yet" in caplog.text
+    line.is_cut = False
+    assert (await create(client)).turns == 0
 
 
 async def test_a_closed_client_lets_nobody_wait(line: Line, client: ContextClient) -> None:

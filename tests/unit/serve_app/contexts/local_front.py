@@ -54,6 +54,9 @@ class LocalContexts:
         self.goes_down_at_commit = False
         self._service = service
 
+    async def open(self) -> None:
+        pass
+
     async def exchange(self, flight: bytes) -> Landing:
         operations = decode_flight(flight).operations
         if self.goes_down_at_commit and any(isinstance(o, Commit) for o in operations):
@@ -89,7 +92,8 @@ class _NoBookings:
 
 @dataclass(frozen=True, slots=True)
 class LocalFront:
-    """`requests` are those that the replica was sent, `commits` what turns have left."""
+    """`requests` are those that the replica was sent, `commits` what turns have left, `statuses`
+    those of requests that have ended."""
 
     client: httpx.AsyncClient
     api: FastAPI
@@ -97,6 +101,7 @@ class LocalFront:
     requests: list[EngineRequest]
     commits: list[TurnResult]
     counted: list[str]
+    statuses: list[int]
 
 
 class _WatchedClient(ContextClient):
@@ -132,8 +137,12 @@ async def local_front(
         async for item in server.generate(request):
             yield item
 
+    statuses: list[int] = []
+
     def finish(record: RequestRecord) -> None:
-        record.is_finished = True
+        if not record.is_finished:
+            record.is_finished = True
+            statuses.append(record.status)
 
     salts = CacheSalts(b"a secret of sixteen bytes")
     admission = Admission({"m": renderer}, salts, lambda _: BLOCK_SIZE, counted.append)
@@ -158,7 +167,7 @@ async def local_front(
     api = build_api(front)
     transport = httpx.ASGITransport(api, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield LocalFront(client, api, contexts, requests, commits, counted)
+        yield LocalFront(client, api, contexts, requests, commits, counted, statuses)
     await manager.close()
     await service.close("The test is over.")
     await server.shutdown()

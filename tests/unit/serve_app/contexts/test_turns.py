@@ -179,17 +179,20 @@ async def test_a_turn_whose_commit_fails_ends_in_an_error_and_leaves_the_context
     whole = await turn(front, context, HI)
     assert whole.status_code == 503
     assert int(whole.headers["retry-after"]) >= 1
+    assert front.statuses[1:] == [503]
     front.contexts.is_down = False
     await until_free(front, context)
     front.contexts.goes_down_at_commit = True
     streamed = await turn(front, context, HI, stream=True, max_tokens=8)
     *chunks, last = map(json.loads, events(streamed.text))
     assert last["error"]["code"] == "contexts_unavailable"
+    assert front.statuses[2:] == [503]
     assert not any(choice["finish_reason"] for chunk in chunks for choice in chunk["choices"])
     front.contexts.is_down = False
     await until_free(front, context)
     assert (await seen(front, context))["turns"] == 0
     assert (await turn(front, context, HI)).status_code == 200
+    assert front.statuses[3:] == [200]
 
 
 async def test_a_refused_turn_leaves_the_context_free(front: LocalFront) -> None:
