@@ -2,9 +2,11 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from replicas.cache_report import Gauges, RayGauges
 from replicas.kv.connector.settings import ConnectorSettings, StoreAddress
+from replicas.kv.store.disk_tier import make_private
 from replicas.kv.store.lease import StoreLease
 from replicas.kv.store.settings import GIB, store_settings
 from router.configuration import ModelConfig
@@ -68,9 +70,12 @@ def placement(model: ModelConfig, kv_store: KvStoreConfig) -> Placement:
 def _store_place(
     replica_id: ReplicaId, application: str, model: ModelConfig, config: KvStoreConfig
 ) -> StorePlace | None:
-    """None for engines that compute no KV."""
+    """None for engines that compute no KV. Raises `ConfigurationError` where a store could not use
+    its folder here."""
     if not config.enabled or model.engine != "vllm":
         return None
+    if config.disk_folder is not None:
+        make_private(Path(config.disk_folder))
     import ray
 
     from replicas.kv.store.opening import NodeStore

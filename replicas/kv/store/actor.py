@@ -13,8 +13,11 @@ from replicas.kv.store.contents import StoreContents
 from replicas.kv.store.directory_news import DirectoryNews
 from replicas.kv.store.handover import hand_over
 from replicas.kv.store.meters import StoreMeters
+from replicas.kv.store.objects import Bytes
 from replicas.kv.store.settings import StoreSettings, unpack_settings
 from replicas.kv.store.tenure import Tenure
+from replicas.kv.store.tiered import TieredContents
+from replicas.kv.store.tiers import lower_tiers
 from replicas.kv.store.wire import pack_objects, unpack_objects
 from router.core.types import ReplicaId
 from router.serve.claims_questions import ClaimsQuestions
@@ -26,7 +29,23 @@ MAX_OBJECTS = 262_144
 MEMORY_SHARE = 0.6
 """Of the node's object store, at most: what is more would make Ray spill, and a load from spilled
 memory takes longer than computing."""
+WAITING_SHARE = 0.125
+"""Of the store's memory, beyond it, for what waits to be written to a lower tier."""
+MIN_WAITING_BYTES = 16 * 2**20
+RISE_LIMIT_S = 5.0
+"""A lower tier that takes longer is a miss for who asks; engines wait less."""
 TICK_S = 1.0
+
+
+class RayKeeper:
+    """Bytes in the node's object store, owned by this process."""
+
+    def keep(self, data: Bytes) -> ray.ObjectRef:
+        return ray.put(data)
+
+    def look(self, handle: ray.ObjectRef) -> Bytes:
+        data: Bytes = ray.get(handle, timeout=RISE_LIMIT_S)
+        return data
 
 
 class KVStoreActor:
@@ -38,8 +57,12 @@ class KVStoreActor:
 
     def __init__(self, settings: bytes) -> None:
         self._settings = unpack_settings(settings)
-        self._contents: StoreContents[ray.ObjectRef] = StoreContents(
-            _memory_bytes(self._settings), MAX_OBJECTS
+        memory_bytes = _memory_bytes(self._settings)
+        self._contents: TieredContents[ray.ObjectRef] = TieredContents(
+            StoreContents(memory_bytes, MAX_OBJECTS),
+            RayKeeper(),
+            lower_tiers(self._settings),
+            waiting_bytes=max(int(memory_bytes * WAITING_SHARE), MIN_WAITING_BYTES),
         )
         self._tenure = Tenure(self._settings.lease_s, self._settings.linger_s, time.monotonic())
         self._news = DirectoryNews(self._settings.store_id, self._contents.objects, self._index)
@@ -77,7 +100,7 @@ class KVStoreActor:
 
     async def locate(self, keys: Sequence[bytes]) -> list[list[ray.ObjectRef]]:
         """A reference in a list for each object that is here, an empty list for the others."""
-        found = [self._contents.find(key) for key in keys]
+        found = await self._contents.fetch(keys, RISE_LIMIT_S)
         return [[] if ref is None else [ref] for ref in found]
 
     async def discard(self, keys: Sequence[bytes]) -> None:
@@ -88,11 +111,11 @@ class KVStoreActor:
         """All that is here; see `unpack_objects`."""
         return pack_objects(self._contents.objects())
 
-    async def stats(self) -> dict[str, int]:
-        """Counts by kind; sizes in bytes."""
+    async def stats(self) -> dict[str, float]:
+        """Counts by kind; sizes in bytes, times in seconds."""
         return self._counts()
 
-    def _counts(self) -> dict[str, int]:
+    def _counts(self) -> dict[str, float]:
         return {
             "objects": len(self._contents),
             "bytes": self._contents.used_bytes,
@@ -101,6 +124,7 @@ class KVStoreActor:
             "faults": self._faults,
             "unanswered_claims": self._claims.unanswered,
             **self._news.counts(),
+            **self._contents.counts(),
         }
 
     def _spread(self) -> None:

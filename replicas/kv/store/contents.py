@@ -1,6 +1,6 @@
-"""What a store holds, and what of it anybody wants. Pure.
+"""What a store holds in memory, and what of it leaves first. Pure.
 
-`Handle` is whatever the owner holds of an object's bytes in memory.
+`Handle` is whatever the owner holds of an object's bytes.
 """
 
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ Handle = TypeVar("Handle")
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """Blocks of the model served as `model`. `hashes`: the router's, packed, of the `blocks` blocks
-    inside. `is_for_reuse`: it stays even where no context claims it."""
+    """Blocks of the model that is served as `model`. `hashes`: the router's, packed, of the
+    `blocks` blocks inside. `is_for_reuse`: it stays even where no context claims it."""
 
     key: bytes
     model: str
@@ -41,6 +41,12 @@ class Changes:
             self.removed[stored.key] = stored
 
 
+@dataclass(frozen=True, slots=True)
+class Held(Generic[Handle]):
+    stored: StoredObject
+    handle: Handle
+
+
 class StoreContents(Generic[Handle]):
     """At most `budget_bytes` and `max_objects`. What was saved for a context counts as claimed
     until somebody knows better."""
@@ -48,12 +54,13 @@ class StoreContents(Generic[Handle]):
     def __init__(self, budget_bytes: int, max_objects: int) -> None:
         self._shelf = Shelf(budget_bytes)
         self._max_objects = max_objects
-        self._objects: dict[bytes, StoredObject] = {}
-        self._handles: dict[bytes, Handle] = {}
-        self._changes = Changes()
+        self._held: dict[bytes, Held[Handle]] = {}
 
     def __len__(self) -> int:
-        return len(self._objects)
+        return len(self._held)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._held
 
     @property
     def used_bytes(self) -> int:
@@ -66,38 +73,42 @@ class StoreContents(Generic[Handle]):
 
     def offer(self, stored: StoredObject) -> bool:
         """Whether it is wanted. One that is here counts as used, and stays for reuse once asked."""
-        present = self._objects.get(stored.key)
+        present = self._held.get(stored.key)
         if present is None:
             return True
         self._shelf.touch(stored.key)
-        if stored.is_for_reuse and not present.is_for_reuse:
-            self._objects[stored.key] = stored
+        if stored.is_for_reuse and not present.stored.is_for_reuse:
+            self._held[stored.key] = Held(stored, present.handle)
         return False
 
-    def put(self, stored: StoredObject, handle: Handle) -> None:
-        """One that is here already is kept as it is."""
+    def put(self, stored: StoredObject, handle: Handle) -> list[Held[Handle]]:
+        """Takes it in, and returns what left for it: itself where there is no room.
+
+        One that is here already is kept as it is.
+        """
         if not self.offer(stored):
-            return
-        self._objects[stored.key], self._handles[stored.key] = stored, handle
-        self._changes.add(stored)
+            return []
+        self._held[stored.key] = Held(stored, handle)
         is_claimed = not stored.is_for_reuse
-        for key in self._shelf.put(stored.key, stored.size_bytes, is_claimed=is_claimed):
-            self._drop(key)
-        while len(self._objects) > self._max_objects:
-            self.discard([next(iter(self._shelf))])
+        gone = self._shelf.put(stored.key, stored.size_bytes, is_claimed=is_claimed)
+        while len(self._shelf) > self._max_objects:
+            gone.append(next(iter(self._shelf)))
+            self._shelf.remove(gone[-1])
+        return [self._held.pop(key) for key in gone]
+
+    def get(self, key: bytes) -> StoredObject | None:
+        """What is known of an object that is here; no use of it."""
+        held = self._held.get(key)
+        return None if held is None else held.stored
 
     def find(self, key: bytes) -> Handle | None:
         """A use of the object."""
-        return self._handles[key] if self._shelf.touch(key) else None
+        return self._held[key].handle if self._shelf.touch(key) else None
 
     def discard(self, keys: Iterable[bytes]) -> None:
         for key in keys:
             if self._shelf.remove(key):
-                self._drop(key)
-
-    def get(self, key: bytes) -> StoredObject | None:
-        """What is known of an object that is here; no use of it."""
-        return self._objects.get(key)
+                del self._held[key]
 
     def claim(self, keys: Iterable[bytes], *, is_claimed: bool) -> None:
         """Whether contexts claim these, from here on."""
@@ -106,17 +117,8 @@ class StoreContents(Generic[Handle]):
 
     def claimed(self) -> list[StoredObject]:
         """What contexts claim, the latest used first. O(objects)."""
-        return [self._objects[key] for key in reversed(list(self._shelf.claimed()))]
-
-    def take_changes(self) -> Changes:
-        """The net changes since the last call; at most as many as there were objects."""
-        changes, self._changes = self._changes, Changes()
-        return changes
+        return [self._held[key].stored for key in reversed(list(self._shelf.claimed()))]
 
     def objects(self) -> list[StoredObject]:
         """Those that leave first come first. O(objects)."""
-        return [self._objects[key] for key in self._shelf]
-
-    def _drop(self, key: bytes) -> None:
-        del self._handles[key]
-        self._changes.remove(self._objects.pop(key))
+        return [self._held[key].stored for key in self._shelf]

@@ -7,8 +7,9 @@ import ray
 from ray.actor import ActorHandle
 from ray.util import list_named_actors
 
-from replicas.kv.store.contents import StoreContents, StoredObject
+from replicas.kv.store.contents import StoredObject
 from replicas.kv.store.settings import StoreSettings, family_prefix
+from replicas.kv.store.tiered import TieredContents
 from replicas.kv.store.wire import pack_objects
 from router.serve.actor_family import NAMESPACE, named
 
@@ -16,7 +17,7 @@ BATCH_BYTES = 64 * 2**20
 ANSWER_LIMIT_S = 5.0
 
 
-async def hand_over(contents: StoreContents[ray.ObjectRef], settings: StoreSettings) -> int:
+async def hand_over(contents: TieredContents[ray.ObjectRef], settings: StoreSettings) -> int:
     """Gives it to the store with the most room, the latest used first; returns how many objects.
 
     Raises Ray's errors where that one is gone. The caller bounds the time.
@@ -74,7 +75,7 @@ def _batches(objects: Sequence[StoredObject]) -> Iterator[list[StoredObject]]:
 
 
 async def _give(
-    heir: ActorHandle, contents: StoreContents[ray.ObjectRef], objects: Sequence[StoredObject]
+    heir: ActorHandle, contents: TieredContents[ray.ObjectRef], objects: Sequence[StoredObject]
 ) -> int:
     found = [(stored, contents.find(stored.key)) for stored in objects]
     present = [(stored, ref) for stored, ref in found if ref is not None]

@@ -31,7 +31,6 @@ _DIGEST_BYTES = 32
 _MAGIC = b"WPKV"
 _VERSION = 1
 _FIELDS = struct.Struct("<4sHHQ32s32s")
-_CHECKSUM_BYTES = 16
 
 
 class UnusableObject(WarmpathError):
@@ -89,12 +88,26 @@ def opened(data: Bytes, key: ObjectKey, blocks: int, block_bytes: int) -> Bytes:
         raise UnusableObject("a stored object has the wrong length")
     body = data[HEADER_BYTES:]
     expected = _FIELDS.pack(_MAGIC, _VERSION, blocks, len(body), key.namespace, key.last_hash)
-    stored = data[: len(expected) + _CHECKSUM_BYTES].tobytes()
-    if stored[: len(expected)] != expected:
+    header = data[:HEADER_BYTES].tobytes()
+    if not header.startswith(expected):
         raise UnusableObject("a stored object is of other blocks")
-    if stored[len(expected) :] != _checksum(expected, body):
+    if header != (expected + _checksum(expected, body)).ljust(HEADER_BYTES, b"\0"):
         raise UnusableObject("a stored object is damaged")
     return payload(data, blocks)
+
+
+def prove(data: Bytes, key: bytes) -> None:
+    """That this is an undamaged object of `key`, of whatever size. O(bytes).
+
+    Raises `UnusableObject`.
+    """
+    if len(data) < HEADER_BYTES:
+        raise UnusableObject("a stored object has no header")
+    _, _, blocks, *_ = _FIELDS.unpack(data[: _FIELDS.size].tobytes())
+    body_bytes = len(data) - HEADER_BYTES
+    if not blocks or body_bytes % blocks:
+        raise UnusableObject("a stored object has the wrong length")
+    opened(data, ObjectKey.unpack(key), blocks, body_bytes // blocks)
 
 
 def _checksum(fields: bytes, body: Bytes) -> bytes:

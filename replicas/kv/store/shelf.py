@@ -9,7 +9,7 @@ Key = bytes
 class Shelf:
     """Sizes by key, least recently used first; claimed ones leave after all others.
 
-    A claim is a preference: past the budget claimed objects leave too.
+    A claim is a preference: for a claimed object claimed ones leave too, once nothing else is left.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -29,22 +29,43 @@ class Shelf:
         yield from self._free
         yield from self._claimed
 
+    def claimed(self) -> Iterator[Key]:
+        """Those to leave first come first."""
+        return iter(self._claimed)
+
+    def victims(self, key: Key, size_bytes: int, *, is_claimed: bool) -> list[Key]:
+        """What would have to go for this object: itself alone where it cannot have the room.
+
+        O(victims); changes nothing.
+        """
+        short_bytes = self.used_bytes + size_bytes - self.budget_bytes
+        gone: list[Key] = []
+        for rows in (self._free, self._claimed) if is_claimed else (self._free,):
+            for other, other_bytes in rows.items():
+                if short_bytes <= 0:
+                    return gone
+                gone.append(other)
+                short_bytes -= other_bytes
+        return gone if short_bytes <= 0 else [key]
+
     def put(self, key: Key, size_bytes: int, *, is_claimed: bool = False) -> list[Key]:
-        """Takes an object in, and returns what has to go for it: itself where it can never fit."""
+        """Takes an object in, and returns what went for it: see `victims`."""
         self.remove(key)
-        if size_bytes > self.budget_bytes:
-            return [key]
-        (self._claimed if is_claimed else self._free)[key] = size_bytes
-        self.used_bytes += size_bytes
-        return self._evicted()
+        gone = self.victims(key, size_bytes, is_claimed=is_claimed)
+        for other in gone:
+            self.remove(other)
+        if key not in gone:
+            (self._claimed if is_claimed else self._free)[key] = size_bytes
+            self.used_bytes += size_bytes
+        return gone
 
     def touch(self, key: Key) -> bool:
         """It was used; false where it is not here."""
-        rows = self._claimed if key in self._claimed else self._free
-        if key not in rows:
-            return False
-        rows.move_to_end(key)
-        return True
+        for rows in (self._free, self._claimed):
+            if key in rows:
+                rows.move_to_end(key)
+                return True
+        return False
 
     def remove(self, key: Key) -> bool:
         size_bytes = self._free.pop(key, None) or self._claimed.pop(key, None)
@@ -53,21 +74,8 @@ class Shelf:
         self.used_bytes -= size_bytes
         return True
 
-    def claimed(self) -> Iterator[Key]:
-        """Those that are claimed, the least recently used first."""
-        return iter(self._claimed)
-
     def claim(self, key: Key, *, is_claimed: bool) -> None:
         """Whether anybody claims it, from here on; a change counts as a use."""
         old, new = (self._free, self._claimed) if is_claimed else (self._claimed, self._free)
         if key in old:
             new[key] = old.pop(key)
-
-    def _evicted(self) -> list[Key]:
-        gone = []
-        while self.used_bytes > self.budget_bytes:
-            rows = self._free or self._claimed
-            key, size_bytes = rows.popitem(last=False)
-            self.used_bytes -= size_bytes
-            gone.append(key)
-        return gone

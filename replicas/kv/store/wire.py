@@ -16,5 +16,15 @@ def unpack_objects(data: bytes) -> list[StoredObject]:
     return _DECODER.decode(data)
 
 
+def pack_object(stored: StoredObject) -> bytes:
+    return _ENCODER.encode(stored)
+
+
+def unpack_object(data: bytes) -> StoredObject:
+    """Raises `msgspec.MsgspecError` on anything else."""
+    return _OBJECT_DECODER.decode(data)
+
+
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[StoredObject])
+_OBJECT_DECODER = msgspec.msgpack.Decoder(StoredObject)

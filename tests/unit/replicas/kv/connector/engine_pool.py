@@ -1,7 +1,6 @@
 """A pool of blocks and a store in memory, as the connector's two halves meet them."""
 
 from collections.abc import Sequence
-from random import Random
 
 import numpy as np
 
@@ -18,12 +17,11 @@ def pool_of(blocks: int) -> tuple[HostPool, list[Bytes]]:
 
 
 class MemoryStore:
-    """Keeps what it gets; `faults` draws what goes wrong with each object that is fetched."""
+    """Keeps what it gets."""
 
-    def __init__(self, faults: Random | None = None) -> None:
+    def __init__(self) -> None:
         self.objects: dict[bytes, SealedObject] = {}
         self.offers = 0
-        self._faults = faults
 
     def offer(self, objects: Sequence[SealedObject]) -> list[bool]:
         self.offers += len(objects)
@@ -33,26 +31,9 @@ class MemoryStore:
         self.objects |= {item.key: item for item in objects}
 
     def fetch(self, pieces: Sequence[Piece], timeout_s: float) -> list[Bytes | None]:
-        if self._faults is not None and self._faults.random() < 0.1:
-            raise TimeoutError("the store did not answer")
-        return [self._fetched(piece.key) for piece in pieces]
+        found = [self.objects.get(piece.key) for piece in pieces]
+        return [None if item is None else item.data for item in found]
 
     def discard(self, keys: Sequence[bytes]) -> None:
         for key in keys:
             self.objects.pop(key, None)
-
-    def _fetched(self, key: bytes) -> Bytes | None:
-        item = self.objects.get(key)
-        if item is None or self._faults is None:
-            return None if item is None else item.data
-        fault = self._faults.randrange(6)
-        data = item.data.copy()
-        if fault == 0:
-            return None
-        if fault == 1:
-            return data[: self._faults.randrange(len(data))]
-        if fault == 2:
-            data[self._faults.randrange(len(data))] ^= 1 << self._faults.randrange(8)
-        if fault == 3:
-            return self._faults.choice(list(self.objects.values())).data
-        return data

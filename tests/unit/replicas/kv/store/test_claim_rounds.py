@@ -5,9 +5,12 @@ import pytest
 
 from replicas.kv.store.claim_rounds import ClaimRounds
 from replicas.kv.store.contents import StoreContents, StoredObject
+from replicas.kv.store.objects import Bytes
+from replicas.kv.store.tiered import TieredContents
 from router.contexts.claims import marked
 from router.contexts.wire import Claimed
 from router.core.errors import ContextsUnavailable
+from tests.unit.replicas.kv.store.stored_objects import Heap
 
 PATIENCE_S = 20.0
 
@@ -36,12 +39,13 @@ class Store:
     def __init__(self) -> None:
         self.now = 0.0
         self.contexts = Contexts()
-        self.contents: StoreContents[str] = StoreContents(1000, 100)
+        memory: StoreContents[Bytes] = StoreContents(1000, 100)
+        self.contents = TieredContents(memory, Heap(), (), waiting_bytes=0)
         self.rounds = ClaimRounds(self.contents, self.contexts, PATIENCE_S)
 
     def put(self, *objects: StoredObject) -> None:
         for item in objects:
-            self.contents.put(item, "handle")
+            self.contents.put(item, np.zeros(1, np.uint8))
         self._spread()
 
     async def at(self, now: float) -> list[int]:

@@ -56,19 +56,13 @@ def test_what_others_want_too_stays_for_them(contents: StoreContents[str]) -> No
     assert kept.is_for_reuse
 
 
-def test_changes_are_told_once_and_in_net(contents: StoreContents[str]) -> None:
+def test_what_leaves_is_handed_back(contents: StoreContents[str]) -> None:
     for name in (b"a", b"b", b"c"):
-        contents.put(stored(name), "handle")
-    contents.discard([b"b"])
-    changes = contents.take_changes()
-    assert (list(changes.added), list(changes.removed)) == ([b"a", b"c"], [])
-    contents.put(stored(b"d", 20), "handle")
-    contents.put(stored(b"e", 31), "handle")
-    contents.discard([b"c"])
-    contents.put(stored(b"c"), "handle")
-    changes = contents.take_changes()
-    assert (list(changes.added), list(changes.removed)) == ([b"d"], [b"a"])
-    assert not contents.take_changes().added
+        assert contents.put(stored(name), name.decode()) == []
+    gone = contents.put(stored(b"d", 15), "d")
+    assert [(held.stored.key, held.handle) for held in gone] == [(b"a", "a"), (b"b", "b")]
+    assert contents.put(stored(b"c"), "again") == []
+    assert [held.handle for held in contents.put(stored(b"e", 31), "e")] == ["e"]
 
 
 def test_too_large_an_object_leaves_the_rest_alone(contents: StoreContents[str]) -> None:
@@ -78,16 +72,15 @@ def test_too_large_an_object_leaves_the_rest_alone(contents: StoreContents[str])
     assert contents.find(b"b") is None
 
 
-def test_an_object_that_only_claimed_ones_leave_no_room_for_takes_others_with_it(
+def test_an_object_that_only_claimed_ones_leave_no_room_for_moves_nothing(
     contents: StoreContents[str],
 ) -> None:
     contents.put(stored(b"a", 10), "handle")
     contents.put(stored(b"b", 20), "handle")
     contents.claim([b"b"], is_claimed=True)
     contents.put(stored(b"c", 25), "handle")
-    assert names(contents) == [b"b"]
-    assert contents.used_bytes == 20
-    assert len(contents) == 1
+    assert names(contents) == [b"a", b"b"]
+    assert contents.used_bytes == 30
 
 
 def test_small_objects_are_bounded_by_their_number(contents: StoreContents[str]) -> None:

@@ -55,7 +55,7 @@ def test_a_sealed_object_opens_with_its_key() -> None:
 
 def test_any_flipped_byte_is_found() -> None:
     data = sealed()
-    for place in [*range(96), *range(HEADER_BYTES, len(data))]:
+    for place in range(len(data)):
         data[place] ^= 0x40
         with pytest.raises(UnusableObject):
             opened(data, KEY, BLOCKS, BLOCK_BYTES)
