@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fastapi import FastAPI
 from ray import serve
@@ -19,6 +19,7 @@ from router.configuration import (
 from router.core.errors import ConfigurationError
 from router.kv_store_config import KvStoreConfig
 from router.serve.context_client import ContextClient
+from router.serve.index_connection import NamedIndex
 from serve_app.admission import Admission
 from serve_app.api.application import build_api
 from serve_app.auth import check_auth, fingerprint
@@ -26,6 +27,7 @@ from serve_app.contexts.claims import ObjectClaims
 from serve_app.contexts.prompts import TurnRenderer
 from serve_app.contexts.service import Contexts
 from serve_app.contexts.serving import Serving
+from serve_app.contexts.stored import StoredKV
 from serve_app.contexts.wiring import context_client
 from serve_app.dispatch import Dispatcher
 from serve_app.errors import CountFault
@@ -107,12 +109,16 @@ class Ingress:
         routers = {
             model.name: links.open(model, self._handles[model.name]) for model in self._models
         }
+
+        def block_size(model: str) -> int:
+            return routers[model].block_size
+
         loading = _load(self._models, self._config.render_workers, count)
         renderers = await self._render_loop.run(loading)
         admission = Admission(
             renderers,
             CacheSalts(self._secret),
-            lambda model: routers[model].block_size,
+            block_size,
             count,
         )
         dispatchers = {
@@ -136,7 +142,7 @@ class Ingress:
             tuning=self._tuning,
             max_body_bytes=self._config.max_body_bytes,
             count=count,
-            contexts=self._open_contexts(admission, renderers, dispatchers),
+            contexts=self._open_contexts(admission, renderers, dispatchers, block_size),
         )
         return build_api(front)
 
@@ -145,13 +151,17 @@ class Ingress:
         admission: Admission,
         renderers: Mapping[str, TurnRenderer | None],
         dispatchers: Mapping[str, Dispatcher],
+        block_size: Callable[[str], int],
     ) -> Contexts | None:
         config = self._contexts_config
         if not config.enabled:
             return None
-        claims = ObjectClaims(self._kv_store.object_blocks if self._kv_store.enabled else 0)
-        serving = Serving(admission, self._render_loop, renderers, dispatchers, claims)
-        self._contexts = context_client(serve.get_replica_context().app_name, config)
+        application, kv_store = serve.get_replica_context().app_name, self._kv_store
+        claims = ObjectClaims(kv_store.object_blocks if kv_store.enabled else 0)
+        names = dispatchers if kv_store.enabled else ()
+        stored = StoredKV({name: NamedIndex(application, name) for name in names}, block_size)
+        serving = Serving(admission, self._render_loop, renderers, dispatchers, claims, stored)
+        self._contexts = context_client(application, config)
         self._contexts.open()
         return Contexts(self._contexts, config, serving)
 

@@ -68,6 +68,7 @@ class Context:
             self.tokens,
             self.metadata,
             self.usage,
+            claims=self.claims,
         )
 
 

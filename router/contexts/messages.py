@@ -54,6 +54,7 @@ class ContextView(Message, frozen=True):
     usage: Usage
     stored_tokens: int = 0
     stored_bytes: int = 0
+    claims: bytes = b""
 
 
 class ContextPage(Message, frozen=True):

@@ -134,6 +134,10 @@ class BlockIndex:
         """The objects that hold any of a prompt's blocks; see `StoreDirectory.find`."""
         return self._stores.find(hashes) if len(self._stores) else ()
 
+    def stored_blocks(self, ends: Hashes) -> list[int]:
+        """Blocks of the stored object that ends in each of these hashes; 0 where there is none."""
+        return self._stores.blocks_of(ends)
+
     def applied_seq(self, replica_id: ReplicaId) -> int | None:
         """The last of the replica's batches that is in here; None where there is none yet."""
         stream = self._streams.by_replica.get(replica_id)

@@ -91,6 +91,11 @@ class StoreDirectory:
             found.sort(key=lambda piece: piece.first_block)
         return found
 
+    def blocks_of(self, ends: Hashes) -> list[int]:
+        """Blocks of the object that ends in each of these hashes; 0 where no store has one."""
+        found = map(self._entries.get, ends.tolist())
+        return [0 if entry is None else entry.blocks for entry in found]
+
     def _leave(self, last: int, entry: _Entry, store_id: StoreId) -> None:
         del entry.keys[store_id]
         if not entry.keys:

@@ -82,11 +82,16 @@ class BlockIndexActor:
         return self._receive(lambda service, now: service.forget(registration))
 
     def report_stored(self, news: bytes) -> bytes:
-        """What a store holds or has let go; see `wire.StoreNews`."""
+        """What a store holds or has let go; see `store_wire.StoreNews`."""
         return self._receive(lambda service, now: service.report_stored(news, now))
 
     def forget_store(self, store_id: str) -> bytes:
         return self._receive(lambda service, now: service.forget_store(store_id))
+
+    def stored_sizes(self, ends: bytes) -> bytes:
+        """What is stored of the objects that end in these hashes: `store_wire.StoredSizes`."""
+        with self._lock:
+            return self._service.stored_sizes(ends)
 
     def hottest(self, limit: int) -> bytes:
         """The prefixes that most lookups share, as a MessagePack list of `HotPrefix` maps."""

@@ -9,6 +9,7 @@ from ray.actor import ActorHandle
 from router.core.errors import IndexUnavailable
 from router.core.types import StoreId
 from router.serve.generations import find_index, named
+from router.serve.store_wire import StoredSizes, decode_stored_sizes
 from router.serve.wire import Landing, Receipt, decode_landing, decode_receipt
 
 _MAX_HOPS = 3
@@ -50,6 +51,9 @@ class NamedIndex:
 
     async def forget_store(self, store_id: StoreId) -> Receipt:
         return await self._deliver(lambda actor: actor.forget_store.remote(store_id))
+
+    async def stored_sizes(self, ends: bytes) -> StoredSizes:
+        return decode_stored_sizes(await self._call(lambda actor: actor.stored_sizes.remote(ends)))
 
     async def _deliver(self, call: Call) -> Receipt:
         for _ in range(_MAX_HOPS):

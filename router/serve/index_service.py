@@ -18,8 +18,9 @@ from router.serve.flight_desk import FlightDesk
 from router.serve.index_settings import IndexSettings
 from router.serve.leases import ReplicaLeases
 from router.serve.store_desk import StoreDesk
+from router.serve.store_wire import decode_store_news
 from router.serve.succession import pages, take_over
-from router.serve.wire import decode_flight, decode_registration, decode_store_news, encode
+from router.serve.wire import decode_flight, decode_registration, encode
 
 
 class IndexService:
@@ -67,6 +68,10 @@ class IndexService:
 
     def forget_store(self, store_id: str) -> bytes:
         return encode(self.stores.forget(StoreId(store_id)))
+
+    def stored_sizes(self, ends: bytes) -> bytes:
+        """Raises `ValueError` where the ends are no whole hashes."""
+        return encode(self.stores.sizes(ends))
 
     def sweep(self, now: float) -> None:
         """For a timer: what has lapsed goes without waiting for the next request."""

@@ -6,17 +6,12 @@ it has. One that is silent for too long is forgotten.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from router.core.index import BlockIndex
 from router.core.types import Incarnation, StoreId
-from router.serve.wire import (
-    HASH_BYTES,
-    MAX_BATCH_BLOCKS,
-    Receipt,
-    StoredObject,
-    StoreNews,
-    Verdict,
-    unpack_u64,
-)
+from router.serve.store_wire import StoredObject, StoredSizes, StoreNews
+from router.serve.wire import HASH_BYTES, MAX_BATCH_BLOCKS, Receipt, Verdict, unpack_u64
 
 
 class StoreDesk:
@@ -27,6 +22,7 @@ class StoreDesk:
         self._incarnation = incarnation
         self._forget_after_s = forget_after_s
         self._heard_at: dict[StoreId, float] = {}
+        self._block_bytes = 0
 
     def __len__(self) -> int:
         return len(self._heard_at)
@@ -48,6 +44,7 @@ class StoreDesk:
         self._heard_at[store_id] = now
         for stored in news.added:
             self._index.add_stored(unpack_u64(stored.hashes), store_id, stored.key)
+            self._block_bytes = stored.size_bytes * HASH_BYTES // max(len(stored.hashes), 1)
         for stored in news.removed:
             self._index.remove_stored(unpack_u64(stored.hashes), store_id, stored.key)
         return self._receipt(Verdict.ACCEPTED)
@@ -57,6 +54,11 @@ class StoreDesk:
         self._heard_at.pop(store_id, None)
         self._index.forget_store(store_id)
         return self._receipt(Verdict.ACCEPTED)
+
+    def sizes(self, ends: bytes) -> StoredSizes:
+        """What is stored under these packed hashes of objects' last blocks. O(ends)."""
+        blocks = self._index.stored_blocks(unpack_u64(ends))
+        return StoredSizes(np.array(blocks, "<u4").tobytes(), self._block_bytes)
 
     def sweep(self, now: float) -> None:
         """Forgets stores that have been silent for too long. O(stores)."""

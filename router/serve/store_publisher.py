@@ -12,15 +12,8 @@ from typing import Protocol
 
 from router.core.errors import IndexUnavailable
 from router.core.types import StoreId
-from router.serve.wire import (
-    HASH_BYTES,
-    MAX_BATCH_BLOCKS,
-    Receipt,
-    StoredObject,
-    StoreNews,
-    Verdict,
-    encode,
-)
+from router.serve.store_wire import StoredObject, StoreNews
+from router.serve.wire import HASH_BYTES, MAX_BATCH_BLOCKS, Receipt, Verdict, encode
 
 _log = logging.getLogger(__name__)
 

@@ -174,26 +174,6 @@ class Verdict(IntEnum):
     MOVED = 6
 
 
-class StoredObject(Message, frozen=True):
-    """One object of a KV store: its key there and the packed u64 hashes of its blocks."""
-
-    key: bytes
-    hashes: bytes
-
-
-class StoreNews(Message, frozen=True):
-    """What came into a store and what left it; at most `MAX_BATCH_BLOCKS` blocks together.
-
-    `begins`: nothing that was known of the store holds any more, all that it has follows. News
-    without objects renew its lease.
-    """
-
-    store_id: str
-    added: list[StoredObject]
-    removed: list[StoredObject]
-    begins: bool = False
-
-
 class Receipt(Message, frozen=True):
     """The answer to a replica or a store. Another `incarnation` than before: tell everything."""
 
@@ -219,10 +199,6 @@ def decode_registration(payload: bytes) -> Registration:
     return _REGISTRATION.decode(payload)
 
 
-def decode_store_news(payload: bytes) -> StoreNews:
-    return _STORE_NEWS.decode(payload)
-
-
 def decode_receipt(payload: bytes) -> Receipt:
     return _RECEIPT.decode(payload)
 
@@ -240,5 +216,4 @@ _ENCODER = msgspec.msgpack.Encoder()
 _FLIGHT = msgspec.msgpack.Decoder(Flight)
 _LANDING = msgspec.msgpack.Decoder(Landing)
 _REGISTRATION = msgspec.msgpack.Decoder(Registration)
-_STORE_NEWS = msgspec.msgpack.Decoder(StoreNews)
 _RECEIPT = msgspec.msgpack.Decoder(Receipt)

@@ -35,26 +35,27 @@ def contexts_api(front: Front, contexts: Contexts) -> APIRouter:
     @api.get(PATH)
     async def list_contexts(request: Request) -> Json:
         limit, after = page(request.query_params)
-        return page_object(await contexts.client.page(tenant_of(request), limit, after))
+        views = await contexts.client.page(tenant_of(request), limit, after)
+        return page_object(await contexts.stored.page_shown(views))
 
     @api.get(f"{PATH}/{{name}}")
     async def get(request: Request, name: str) -> Json:
-        return context_object(await contexts.client.get(tenant_of(request), context_id(name)))
+        view = await contexts.client.get(tenant_of(request), context_id(name))
+        return context_object(await contexts.stored.shown(view))
 
     @api.patch(f"{PATH}/{{name}}")
     async def patch(request: Request, name: str) -> Json:
         body = await _body(front, request)
         ttl, pairs = ttl_s(body, request.headers, contexts.config), metadata(body)
         view = await contexts.client.patch(tenant_of(request), context_id(name), ttl, pairs)
-        return context_object(view)
+        return context_object(await contexts.stored.shown(view))
 
     @api.post(f"{PATH}/{{name}}/fork")
     async def fork(request: Request, name: str) -> Response:
         body = await _body(front, request)
         ttl, pairs = ttl_s(body, request.headers, contexts.config), metadata(body)
-        return _created(
-            await contexts.client.fork(tenant_of(request), context_id(name), ttl, pairs)
-        )
+        view = await contexts.client.fork(tenant_of(request), context_id(name), ttl, pairs)
+        return _created(await contexts.stored.shown(view))
 
     @api.delete(f"{PATH}/{{name}}")
     async def delete(request: Request, name: str) -> Json:

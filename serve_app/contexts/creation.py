@@ -40,7 +40,10 @@ class Creation:
         headers: Mapping[str, str],
         record: RequestRecord,
     ) -> ContextView:
-        """Durable when it returns. Sets the record's route to the one that prefills."""
+        """Durable when it returns, and its KV stored, if that does not take too long.
+
+        Sets the record's route to the one that prefills.
+        """
         body, kind = await self.serving.run(len(raw), _asked(raw))
         ttl, pairs = ttl_s(body, headers, self.config), metadata(body)
         tenant = Tenant(record.tenant)
@@ -61,13 +64,15 @@ class Creation:
             metadata=pairs or {},
             usage=_usage(admitted, record),
             replica_id=record.live.replica_id if record.live else None,
-            claims=self._claims(admitted, record),
+            claims=self._claims(admitted, hints, record),
         )
-        return await self.client.create(tenant, new)
+        view = await self.client.create(tenant, new)
+        return await self.serving.stored.settled(view, self.config.save_timeout_s)
 
-    def _claims(self, admitted: Admitted, record: RequestRecord) -> bytes:
+    def _claims(self, admitted: Admitted, hints: ClientHints, record: RequestRecord) -> bytes:
+        """Nothing where the client forbids to keep it."""
         settlement = record.settlement
-        if settlement is None:
+        if settlement is None or hints.no_store:
             return b""
         return self.serving.claims.of(admitted, b"", settlement.block_size)
 

@@ -6,6 +6,7 @@ from router.configuration import ContextsConfig
 from router.serve.context_client import ContextClient
 from serve_app.contexts.creation import Creation
 from serve_app.contexts.serving import Serving
+from serve_app.contexts.stored import StoredKV
 from serve_app.contexts.turns import Turns
 
 
@@ -18,6 +19,10 @@ class Contexts:
     @property
     def creation(self) -> Creation:
         return Creation(self.client, self.config, self.serving)
+
+    @property
+    def stored(self) -> StoredKV:
+        return self.serving.stored
 
     @property
     def turns(self) -> Turns:

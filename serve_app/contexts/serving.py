@@ -11,6 +11,7 @@ from serve_app.allow_list import ApiRoute, Json
 from serve_app.contexts.claims import ObjectClaims
 from serve_app.contexts.document import Document
 from serve_app.contexts.prompts import TurnPrompt, TurnRenderer
+from serve_app.contexts.stored import StoredKV
 from serve_app.dispatch import Answer, Dispatcher
 from serve_app.observe.record import RequestRecord
 from serve_app.render_loop import SHORT_BODY_BYTES, RenderLoop
@@ -28,6 +29,7 @@ class Serving:
     renderers: Mapping[str, TurnRenderer | None]
     dispatchers: Mapping[str, Dispatcher]
     claims: ObjectClaims = ObjectClaims(0)
+    stored: StoredKV = StoredKV({}, lambda _: 0)
 
     async def admitted(
         self, route: ApiRoute, body: Json, tenant: Tenant, tokens: bytes, document: Document | None

@@ -30,13 +30,12 @@ from router.serve.generations import (
 )
 from router.serve.index_actor import BlockIndexActor
 from router.serve.index_settings import IndexSettings
+from router.serve.store_wire import StoredObject, StoreNews
 from router.serve.wire import (
     Landing,
     Outcome,
     Receipt,
     Registration,
-    StoredObject,
-    StoreNews,
     Verdict,
     decode_landing,
     decode_receipt,

@@ -79,11 +79,15 @@ def prompt(seed: int, tokens: int) -> list[int]:
 
 def test_a_context_s_blocks_are_stored_and_leave_with_it(app: RealApp, ann: Caller) -> None:
     before = stored_blocks(app)
-    name = ann.created(prompt=prompt(1, 3 * OBJECT_TOKENS + 5))
-    until(lambda: stored_blocks(app) == before + 3 * OBJECT_BLOCKS, 30)
+    created = ann.create(prompt=prompt(1, 3 * OBJECT_TOKENS + 5)).json()
+    name, cache = created["id"], created["cache"]
+    assert cache["stored_tokens"] == 3 * OBJECT_TOKENS
+    assert cache["stored_bytes"] > 0
+    assert stored_blocks(app) == before + 3 * OBJECT_BLOCKS
     answer = ann.complete(name, prompt(2, 2 * OBJECT_TOKENS))
     assert answer.status_code == 200, answer.text
     until(lambda: stored_blocks(app) == before + 5 * OBJECT_BLOCKS, 30)
+    assert ann.get(name)["cache"]["stored_tokens"] == 5 * OBJECT_TOKENS
     assert ann.call("DELETE", f"/{name}").status_code == 200
     until(lambda: stored_blocks(app) == before, RELEASE_LIMIT_S)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from replicas.kv.store.contents import Changes, StoredObject
 from router.core.types import StoreId
-from router.serve import wire
+from router.serve import store_wire
 from router.serve.store_publisher import NewsConnection, StorePublisher
 
 logger = logging.getLogger(__name__)
@@ -60,12 +60,14 @@ class DirectoryNews:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(publisher.close() for publisher in self._publishers.values()))
 
-    def _everything(self, model: str) -> list[wire.StoredObject]:
+    def _everything(self, model: str) -> list[store_wire.StoredObject]:
         return _of_model(self._objects(), model)
 
 
-def _of_model(objects: Iterable[StoredObject], model: str) -> list[wire.StoredObject]:
-    return [wire.StoredObject(s.key, s.hashes) for s in objects if s.model == model]
+def _of_model(objects: Iterable[StoredObject], model: str) -> list[store_wire.StoredObject]:
+    return [
+        store_wire.StoredObject(s.key, s.hashes, s.size_bytes) for s in objects if s.model == model
+    ]
 
 
 def _log_failure(task: "asyncio.Task[None]") -> None:

@@ -20,6 +20,7 @@ from router.serve.caller_bookings import Notes
 from router.serve.flights import Booked, RoutingRequest, pack_flight
 from router.serve.index_service import IndexService
 from router.serve.index_settings import IndexSettings
+from router.serve.store_wire import StoredObject, StoreNews, decode_stored_sizes
 from router.serve.wire import (
     MAX_BATCH_BLOCKS,
     Answer,
@@ -27,8 +28,6 @@ from router.serve.wire import (
     Outcome,
     Receipt,
     Registration,
-    StoredObject,
-    StoreNews,
     Verdict,
     decode_landing,
     decode_receipt,
@@ -251,6 +250,14 @@ class TestStores:
         assert self.report(index, begins=True, added=added).verdict == Verdict.ACCEPTED
         assert not index.service.index.stored(CHAINS[0])
         assert [piece.blocks for piece in index.service.index.stored(others)] == [8]
+
+    def test_what_is_stored_is_told_by_the_ends_of_objects(self) -> None:
+        index, end = Index(), self.CHAIN[-1:].tobytes()
+        self.report(index, begins=True, added=[StoredObject(self.KEY, self.CHAIN.tobytes(), 128)])
+        asked = end + self.CHAIN[3:4].tobytes() + end
+        sizes = decode_stored_sizes(index.service.stored_sizes(asked))
+        assert sizes.block_bytes == 128 // len(self.CHAIN)
+        assert np.frombuffer(sizes.blocks, "<u4").tolist() == [len(self.CHAIN), 0, len(self.CHAIN)]
 
     def test_a_silent_store_is_forgotten(self) -> None:
         index = self.filled()

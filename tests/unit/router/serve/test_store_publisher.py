@@ -7,14 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from router.core.errors import IndexUnavailable
 from router.core.types import StoreId
 from router.serve.store_publisher import NewsSettings, StorePublisher
-from router.serve.wire import (
-    MAX_BATCH_BLOCKS,
-    Receipt,
-    StoredObject,
-    StoreNews,
-    Verdict,
-    decode_store_news,
-)
+from router.serve.store_wire import StoredObject, StoreNews, decode_store_news
+from router.serve.wire import MAX_BATCH_BLOCKS, Receipt, Verdict
 
 STORE = StoreId("s1")
 QUICK = NewsSettings(delay_s=0.0, renew_interval_s=0.005, retry_after_s=0.001)
