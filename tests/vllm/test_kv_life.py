@@ -45,10 +45,11 @@ def started() -> Iterator[RealApp]:
 
 @pytest.fixture
 def app(started: RealApp) -> RealApp:
-    """Running, whatever the test before has left of it."""
+    """Running and with nothing stored, whatever the test before has left."""
     if started.name not in serve.status().applications:
         started.deploy()
         started.until_known(REPLICAS)
+    until(lambda: stored_blocks(started) == 0, RELEASE_LIMIT_S)
     return started
 
 
@@ -78,31 +79,29 @@ def prompt(seed: int, tokens: int) -> list[int]:
 
 
 def test_a_context_s_blocks_are_stored_and_leave_with_it(app: RealApp, ann: Caller) -> None:
-    before = stored_blocks(app)
     created = ann.create(prompt=prompt(1, 3 * OBJECT_TOKENS + 5)).json()
     name, cache = created["id"], created["cache"]
     assert cache["stored_tokens"] == 3 * OBJECT_TOKENS
     assert cache["stored_bytes"] > 0
-    assert stored_blocks(app) == before + 3 * OBJECT_BLOCKS
+    assert stored_blocks(app) == 3 * OBJECT_BLOCKS
     answer = ann.complete(name, prompt(2, 2 * OBJECT_TOKENS))
     assert answer.status_code == 200, answer.text
-    until(lambda: stored_blocks(app) == before + 5 * OBJECT_BLOCKS, 30)
+    until(lambda: stored_blocks(app) == 5 * OBJECT_BLOCKS, 30)
     assert ann.get(name)["cache"]["stored_tokens"] == 5 * OBJECT_TOKENS
     assert ann.call("DELETE", f"/{name}").status_code == 200
-    until(lambda: stored_blocks(app) == before, RELEASE_LIMIT_S)
+    until(lambda: stored_blocks(app) == 0, RELEASE_LIMIT_S)
 
 
 def test_what_a_fork_shares_stays_for_it(app: RealApp, ann: Caller) -> None:
-    before = stored_blocks(app)
     name = ann.created(prompt=prompt(3, 2 * OBJECT_TOKENS + 5))
-    until(lambda: stored_blocks(app) == before + 2 * OBJECT_BLOCKS, 30)
+    until(lambda: stored_blocks(app) == 2 * OBJECT_BLOCKS, 30)
     fork = ann.call("POST", f"/{name}/fork").json()["id"]
     assert ann.complete(name, prompt(4, OBJECT_TOKENS)).status_code == 200
-    until(lambda: stored_blocks(app) == before + 3 * OBJECT_BLOCKS, 30)
+    until(lambda: stored_blocks(app) == 3 * OBJECT_BLOCKS, 30)
     assert ann.call("DELETE", f"/{name}").status_code == 200
-    until(lambda: stored_blocks(app) == before + 2 * OBJECT_BLOCKS, RELEASE_LIMIT_S)
+    until(lambda: stored_blocks(app) == 2 * OBJECT_BLOCKS, RELEASE_LIMIT_S)
     assert ann.call("DELETE", f"/{fork}").status_code == 200
-    until(lambda: stored_blocks(app) == before, RELEASE_LIMIT_S)
+    until(lambda: stored_blocks(app) == 0, RELEASE_LIMIT_S)
 
 
 def test_a_killed_store_is_there_again_for_the_next_turn(app: RealApp, ann: Caller) -> None:
