@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from fastapi import FastAPI
 from ray import serve
@@ -109,16 +109,12 @@ class Ingress:
         routers = {
             model.name: links.open(model, self._handles[model.name]) for model in self._models
         }
-
-        def block_size(model: str) -> int:
-            return routers[model].block_size
-
         loading = _load(self._models, self._config.render_workers, count)
         renderers = await self._render_loop.run(loading)
         admission = Admission(
             renderers,
             CacheSalts(self._secret),
-            block_size,
+            links.block_size,
             count,
         )
         dispatchers = {
@@ -142,7 +138,7 @@ class Ingress:
             tuning=self._tuning,
             max_body_bytes=self._config.max_body_bytes,
             count=count,
-            contexts=self._open_contexts(admission, renderers, dispatchers, block_size),
+            contexts=self._open_contexts(admission, renderers, dispatchers, links),
         )
         return build_api(front)
 
@@ -151,7 +147,7 @@ class Ingress:
         admission: Admission,
         renderers: Mapping[str, TurnRenderer | None],
         dispatchers: Mapping[str, Dispatcher],
-        block_size: Callable[[str], int],
+        links: ModelLinks,
     ) -> Contexts | None:
         config = self._contexts_config
         if not config.enabled:
@@ -159,7 +155,8 @@ class Ingress:
         application, kv_store = serve.get_replica_context().app_name, self._kv_store
         claims = ObjectClaims(kv_store.object_blocks if kv_store.enabled else 0)
         names = dispatchers if kv_store.enabled else ()
-        stored = StoredKV({name: NamedIndex(application, name) for name in names}, block_size)
+        indexes = {name: NamedIndex(application, name) for name in names}
+        stored = StoredKV(indexes, links.block_size)
         serving = Serving(admission, self._render_loop, renderers, dispatchers, claims, stored)
         self._contexts = context_client(application, config)
         self._contexts.open()

@@ -40,7 +40,7 @@ class ModelLinks:
         self._meters = meters
         self._count = count
         self._clients: list[IndexClient] = []
-        self._routers: list[ModelRouter] = []
+        self._routers: dict[str, ModelRouter] = {}
         self._keepers: list[asyncio.Task[None]] = []
 
     def open(self, model: ModelConfig, handle: DeploymentHandle) -> ModelRouter:
@@ -55,12 +55,16 @@ class ModelLinks:
             self._application, model.name, self._settings, client, self._meters, self._count
         )
         self._clients.append(client)
-        self._routers.append(router)
+        self._routers[model.name] = router
         self._keepers.append(asyncio.create_task(keeper.run(), name=f"index of {model.name}"))
         return router
 
+    def block_size(self, model: str) -> int:
+        """In tokens, of a model that was opened: as its replicas say, or configured before."""
+        return self._routers[model].block_size
+
     def adjust(self, tuned: Tuned) -> None:
-        for router in self._routers:
+        for router in self._routers.values():
             router.adjust(tuned)
 
     async def close(self) -> None:
