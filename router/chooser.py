@@ -4,7 +4,7 @@ Neither looks up nor books: that is the selector's.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
@@ -22,7 +22,7 @@ from router.explanations import Record
 from router.joint_overlap import JointOverlap
 from router.loads import LoadOffer, load_offer, seen_blocks
 from router.policies.base import NO_DEPTHS, NO_FIGURES, NO_KEYS, Facts, Reason, RoutingPolicy
-from router.policies.registry import PolicySpec, make_policy
+from router.policies.registry import POLICIES, PolicySpec, Registration, make_policy
 
 N = TypeVar("N", np.int32, np.uint64, np.float64)
 
@@ -39,7 +39,10 @@ class _Seat:
 
 
 class Chooser:
-    """Policies in use, the least recently used leaving past `max_policies`, and their chance."""
+    """Policies in use, the least recently used leaving past `max_policies`, and their chance.
+
+    `policies` are those that can be asked for, by name.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,9 @@ class Chooser:
         *,
         max_alternatives: int,
         max_policies: int,
+        policies: Mapping[str, Registration] = POLICIES,
     ) -> None:
+        self._policies = policies
         self._applied_seq = applied_seq
         self._ledger = ledger
         self._rng = rng
@@ -128,7 +133,7 @@ class Chooser:
         if seat is not None:
             self._seats.move_to_end(spec)
             return seat
-        policy = make_policy(spec)
+        policy = make_policy(spec, policies=self._policies)
         history = None if policy.history is None else RoutingHistory(policy.history)
         seat = self._seats[spec] = _Seat(policy, history)
         if len(self._seats) > self._max_policies:

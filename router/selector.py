@@ -5,7 +5,7 @@ what the ones before it booked, so that a burst does not herd.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -29,6 +29,7 @@ from router.decision import (
 )
 from router.explanations import Explanations
 from router.joint_overlap import JointOverlap, Overlap, joined
+from router.policies.registry import POLICIES, Registration
 
 Hashes = NDArray[np.uint64]
 
@@ -86,6 +87,7 @@ class Selector:
         max_alternatives: int = 8,
         max_decisions: int = 8192,
         max_policies: int = 64,
+        policies: Mapping[str, Registration] = POLICIES,
     ) -> None:
         self.counters = SelectorCounters()
         self._index = index
@@ -101,6 +103,7 @@ class Selector:
             index.applied_seq,
             max_alternatives=max_alternatives,
             max_policies=max_policies,
+            policies=policies,
         )
 
     def select(self, requests: Sequence[SelectRequest], now: float) -> list[Outcome]:

@@ -10,6 +10,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from replicas.engines.sim_timing import latency_of, read_profile
+from replicas.sim.latency import LatencyModel
+from router.configuration import SimConfig
 from router.core.errors import ConfigurationError
 from router.policies.registry import POLICIES, make_policy
 from router.replay.advice import advice, yaml_lines
@@ -66,9 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--blocks", type=_count, default=2048, help="KV blocks of each replica")
     parser.add_argument("--block-size", type=_count, default=64, help="tokens in a block")
     parser.add_argument(
+        "--timing", default="dynamo", help="of passes: dynamo, linear, or a profile's path"
+    )
+    parser.add_argument(
         "--policies", nargs="+", default=list(POLICIES), help='names, or name{"parameter": value}'
     )
     parser.add_argument("--ingresses", type=_count, default=1)
+    parser.add_argument("--separate", action="store_true", help="ingresses that share no index")
     parser.add_argument("--event-delay", type=float, default=0.0, help="seconds")
     parser.add_argument("--fail", nargs="+", default=[], help="3@60+20, clear@100")
     parser.add_argument("--scale", nargs="+", default=[], help="+2@100, -1@200")
@@ -129,8 +136,9 @@ def _settings(options: argparse.Namespace) -> tuple[tuple[str, str], ...]:
         ("replicas", str(options.replicas)),
         ("blocks each", f"{options.blocks:,}"),
         ("tokens in a block", str(options.block_size)),
+        ("timing", options.timing),
         ("speed", f"{options.speed:g}"),
-        ("ingresses", str(options.ingresses)),
+        ("ingresses", f"{options.ingresses}{' separate' if options.separate else ''}"),
         ("event delay", f"{options.event_delay:g} s"),
         ("failures", " ".join(options.fail)),
         ("scaling", " ".join(options.scale)),
@@ -174,14 +182,22 @@ def _read(options: argparse.Namespace, say: Say) -> tuple[list[TraceRow], int]:
 
 
 def _plan(options: argparse.Namespace, policy: str) -> ReplayPlan:
+    latency = _latency(options.timing)
     return ReplayPlan(
         parse_policy(policy),
-        FleetPlan(options.replicas, options.blocks, options.block_size),
+        FleetPlan(options.replicas, options.blocks, options.block_size, latency),
         ingresses=options.ingresses,
+        is_shared=not options.separate,
         event_delay_s=options.event_delay,
         failures=tuple(map(parse_failure, options.fail)),
         scalings=tuple(map(parse_scaling, options.scale)),
     )
+
+
+def _latency(timing: str) -> LatencyModel | None:
+    if timing == "dynamo":
+        return None
+    return latency_of(SimConfig()) if timing == "linear" else read_profile(Path(timing))
 
 
 def _replayed(

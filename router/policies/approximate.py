@@ -13,7 +13,8 @@ from pydantic import Field
 
 from router.core.routing_history import HistoryBounds
 from router.policies.base import Choice, Facts, Reason
-from router.policies.kv_aware import KvAware, KvAwareParameters
+from router.policies.kv_aware import KvAware
+from router.policies.kv_aware_parameters import KvAwareParameters
 
 
 class ApproximateParameters(KvAwareParameters):

@@ -9,66 +9,29 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
 from router.core.load_totals import Load
 from router.core.types import Tier
-from router.policies.base import Choice, Facts, Floats, Parameters, Reason, rank
+from router.policies.base import Choice, Facts, Floats, Reason, rank
+from router.policies.kv_aware_parameters import KvAwareParameters
 
-_CPU, _STORAGE, _DECODE_BLOCKS = int(Tier.CPU), int(Tier.STORAGE), int(Load.DECODE_BLOCKS)
+_GPU, _CPU, _STORAGE = int(Tier.GPU), int(Tier.CPU), int(Tier.STORAGE)
 """Numpy takes half as long for an index that is no enum."""
 
-_NO_SHORTAGE: Floats = np.array(0.0)
-_UNDER_WAY = np.array(0.3)
+_UNDER_WAY = 0.3
 """Share of a booked prefill that is done by the time somebody comes to wait for its blocks."""
 
+_LOADS = len(Load)
+_WAITING, _DECODE_BLOCKS, _REQUESTS, _RECENT = map(int, Load)
+_SAVED, _SHARED, _ONE, _FEATURES = _LOADS, _LOADS + 1, _LOADS + 2, _LOADS + 3
+"""What candidates are weighed by: their loads, the tokens that they save and those of them that are
+waited for, and 1."""
+_BY_ITSELF, _OWN_WEIGHT, _FIRST_TOKEN, _UNIT, _OWN, _FIRST_TOKEN_AGAIN = range(6)
+_PRODUCTS = 3
+"""The cost is `by itself · 1 + own weight · own + first token · first token`: these are its
+factors, all left ones before all right ones."""
 
-class KvAwareParameters(Parameters):
-    """Prices and thresholds; see `KvAware` for the cost that they form.
-
-    `prefill_ms_per_token`, `prefill_base_ms`: a prefill of n tokens takes `base + n · per_token`.
-    `decode_ms_per_block`: what each KV block of the requests there adds to a step of the engine.
-    These three are what is believed until replicas have been observed.
-    `queue_weight`: worth of one token of waiting. Above 1 because a queue grows by those that come
-    before this request's turn, too.
-    `overlap_weight`: worth of one token of own prefill. Above 1 because a block computed once more
-    also evicts one that another request would have found.
-    `interference_weight`: share of the own prefill by which it delays each request that is there.
-    `recent_weight`: worth of one token computed there lately. Who was sent a conversation will be
-    sent its next turns, so this spreads over time what load shows only for a moment.
-    `patience_tokens`: the fewer, the more one long time to first token weighs against many short
-    ones; that of so many tokens of prefill counts once more.
-    `shortage_weight`: tokens of waiting that one token counts for which the cache has no room.
-    `cpu_block_cost`, `storage_block_cost`: getting a block from that tier, as a share of computing;
-    of stored ones, until a replica has measured it.
-    `min_overlap_blocks`: overlap below it counts as none.
-    `min_prompt_blocks`: prompts with fewer full blocks are placed by load alone.
-    `tie_tolerance_ms`: costs closer than that are equal, and chance decides.
-    `max_load_ratio`: a candidate whose requests would exceed that multiple of the candidates' mean
-    is taken only after all others.
-    """
-
-    prefill_ms_per_token: float = Field(0.0152, gt=0)
-    prefill_base_ms: float = Field(14.0, ge=0)
-    decode_ms_per_block: float = Field(0.03, ge=0)
-    queue_weight: float = Field(14.0, ge=1)
-    overlap_weight: float = Field(1.5, ge=0)
-    interference_weight: float = Field(1.7, ge=0)
-    recent_weight: float = Field(0.19, ge=0)
-    patience_tokens: float = Field(1000.0, gt=0)
-    shortage_weight: float = Field(2.0, ge=0)
-    cpu_block_cost: float = Field(0.25, ge=0, le=1)
-    storage_block_cost: float = Field(0.5, ge=0, le=1)
-    min_overlap_blocks: int = Field(1, ge=1)
-    min_prompt_blocks: int = Field(1, ge=0)
-    tie_tolerance_ms: float = Field(0.1, gt=0)
-    max_load_ratio: float = Field(4.0, ge=1)
-
-    @model_validator(mode="after")
-    def _slower_tier_is_dearer(self) -> "KvAwareParameters":
-        if self.storage_block_cost < self.cpu_block_cost:
-            raise ValueError("storage_block_cost is below cpu_block_cost")
-        return self
+Blocks = Floats | NDArray[np.int32]
 
 
 class KvAware:
@@ -99,27 +62,29 @@ class KvAware:
         # Rows are nested depths, so each weighs what its blocks gain over the next slower tier.
         self._tier_gains = np.array([cpu, storage - cpu, 1 - storage])
         self._base_tokens = parameters.prefill_base_ms / parameters.prefill_ms_per_token
-        # As arrays without dimensions they save numpy the conversion of the number.
-        self._prices = _prices(parameters)
-        self._beyond_weight = np.array(parameters.queue_weight - 1)
-        self._overlap_weight = np.array(parameters.overlap_weight)
-        self._per_patience = np.array(1 / parameters.patience_tokens)
+        self._weights = _weights(parameters)
+        self._per_patience = parameters.patience_tokens**-0.5
 
     def choose(self, facts: Facts, rng: Random) -> Choice:
         reused = self._reused_blocks(facts)
-        costs = self._costs(facts, reused)
-        self._surcharge_overloaded(facts.requests, costs)
+        features = self._features(facts, reused)
+        costs = self._costs(facts, features)
+        self._surcharge_overloaded(features, costs)
         order = rank(costs, self._parameters.tie_tolerance_ms, rng)
         reason = self._reason(facts, reused, int(order[0]))
         return Choice(facts.slots.take(order), costs, reason)
 
     def terms(self, facts: Facts) -> dict[str, Floats]:
         """What the costs are made of, by name: milliseconds [n] each, without the surcharge."""
-        parameters, (per_token, step_tokens) = self._parameters, self._rates(facts)
+        parameters, (fleet_rate, step_tokens) = self._parameters, self._rates(facts)
+        slowness = facts.rates.slowness
+        per_token = fleet_rate * slowness if len(slowness) else fleet_rate
         reused = self._reused_blocks(facts)
-        saved = np.zeros(len(facts.slots)) if reused is None else reused * facts.block_size
+        saved = np.zeros(len(facts.slots))
+        if reused is not None:
+            saved += reused * facts.block_size
         own = facts.prompt_tokens + self._base_tokens - saved
-        waiting = facts.prefill_tokens + self._shortage(facts, own)
+        waiting = facts.prefill_tokens + self._shortage(facts, saved)
         shared = np.minimum(waiting, saved)
         _, decode_blocks, requests, recent = facts.loads
         first_token = waiting + own - _UNDER_WAY * shared + step_tokens * decode_blocks
@@ -131,91 +96,92 @@ class KvAware:
             "patience": per_token * first_token**2 / parameters.patience_tokens,
         }
 
-    def _reused_blocks(self, facts: Facts) -> Floats | None:
+    def _reused_blocks(self, facts: Facts) -> Blocks | None:
         """What each candidate saves, in computed blocks [n]; None where that is to be ignored."""
         parameters = self._parameters
         if facts.prompt_blocks < parameters.min_prompt_blocks:
             return None
-        stored = facts.tiers[_STORAGE]
-        most = max(_largest(stored), _largest(facts.speculative))
-        if most < parameters.min_overlap_blocks:
+        reused: Blocks = facts.speculative
+        most, least = _largest(facts.speculative), parameters.min_overlap_blocks
+        if facts.tiers[_GPU].tobytes() != facts.tiers[_STORAGE].tobytes():
+            most = max(most, _largest(facts.tiers[_STORAGE]))
+            reused = np.maximum(self._tiers_worth(facts), reused)
+        if most < least:
             return None
-        reused: Floats = self._tier_gains.dot(facts.tiers)
-        if len(facts.load_shares):
-            reused += self._measured_gain(facts)
-        np.maximum(reused, facts.speculative, out=reused)
-        if parameters.min_overlap_blocks > 1:
-            known = np.maximum(facts.speculative, stored)
-            reused[known < parameters.min_overlap_blocks] = 0
+        if least > 1:
+            known = np.maximum(facts.speculative, facts.tiers[_STORAGE])
+            reused = np.where(known < least, 0, reused)
         if most > (reusable_blocks := facts.reusable_blocks):
-            np.minimum(reused, float(reusable_blocks), out=reused)
+            reused = np.minimum(reused, reusable_blocks)
         return reused
 
-    def _measured_gain(self, facts: Facts) -> Floats:
-        """What stored blocks gain over the parameter's belief, where loading has been measured."""
-        shares = facts.load_shares
-        believed = self._parameters.storage_block_cost
-        gains: Floats = np.where(np.isfinite(shares), believed - shares, 0.0)
-        gains *= facts.tiers[_STORAGE] - facts.tiers[_CPU]
-        return gains
+    def _tiers_worth(self, facts: Facts) -> Floats:
+        """In computed blocks; where loading stored ones has been measured, by that."""
+        worth: Floats = self._tier_gains.dot(facts.tiers)
+        if len(facts.load_shares):
+            shares, believed = facts.load_shares, self._parameters.storage_block_cost
+            gains = np.where(np.isfinite(shares), believed - shares, 0.0)
+            worth += gains * (facts.tiers[_STORAGE] - facts.tiers[_CPU])
+        return worth
 
-    def _costs(self, facts: Facts, reused: Floats | None) -> Floats:
-        """The sum of the terms, in few steps over the candidates: each costs a microsecond."""
+    def _costs(self, facts: Facts, features: Floats) -> Floats:
+        """The sum of the terms, in few steps over the candidates: each costs half a microsecond."""
         per_token, step_tokens = self._rates(facts)
-        costs, own_weight, first_token = self._prices.dot(facts.loads)
-        own: Floats | float = facts.prompt_tokens + self._base_tokens
-        if reused is not None:
-            saved = reused * facts.block_size
-            own = own - saved
-        waiting = facts.prefill_tokens
-        if len(facts.room_tokens):
-            shortage = self._shortage(facts, own)
-            if shortage is not _NO_SHORTAGE:
-                waiting = waiting + shortage
-                first_token += shortage
-                costs += self._parameters.queue_weight * shortage
-        first_token += facts.loads[_DECODE_BLOCKS] * step_tokens
-        first_token += own
-        if reused is not None:
-            shared = np.minimum(waiting, saved)
-            costs -= shared * self._beyond_weight
-            first_token -= shared * _UNDER_WAY
-        first_token *= first_token
-        first_token *= self._per_patience
-        own_weight += self._overlap_weight
-        own_weight *= own
-        costs += own_weight
-        costs += first_token
-        total: Floats = costs
-        total *= per_token
-        return total
+        weights, prompt_tokens = self._weights.copy(), facts.prompt_tokens + self._base_tokens
+        weights[_OWN, _ONE] = prompt_tokens
+        for row in _FIRST_TOKEN, _FIRST_TOKEN_AGAIN:
+            weights[row, _ONE] = prompt_tokens * self._per_patience
+            weights[row, _DECODE_BLOCKS] = step_tokens * self._per_patience
+        factors = weights.dot(features)
+        products = factors[:_PRODUCTS]
+        products *= factors[_PRODUCTS:]
+        costs: Floats = np.array((per_token,) * _PRODUCTS).dot(products)
+        if len(facts.rates.slowness):
+            costs *= facts.rates.slowness
+        return costs
 
-    def _shortage(self, facts: Facts, own: Floats | float) -> Floats:
+    def _features(self, facts: Facts, reused: Blocks | None) -> Floats:
+        """[_FEATURES, n]."""
+        features = np.zeros((_FEATURES, len(facts.slots)))
+        features[:_LOADS] = facts.loads
+        features[_ONE] = 1.0
+        waiting, saved = features[_WAITING], features[_SAVED]
+        if reused is not None:
+            saved[:] = reused
+            saved *= float(facts.block_size)
+        if self._may_lack_room(facts):
+            waiting += self._shortage(facts, saved)
+        if reused is not None:
+            np.minimum(waiting, saved, features[_SHARED])
+        return features
+
+    def _may_lack_room(self, facts: Facts) -> bool:
+        room, prompt_tokens = facts.room_tokens, facts.prompt_tokens + self._base_tokens
+        return bool(len(room)) and room.item(room.argmin()) < prompt_tokens
+
+    def _shortage(self, facts: Facts, saved: Floats) -> Floats:
         """In tokens of waiting: for what the caches have no room."""
-        room = facts.room_tokens
-        most = facts.prompt_tokens + self._base_tokens
-        if not len(room) or room.item(room.argmin()) >= most:
-            return _NO_SHORTAGE
-        lacking: Floats = np.maximum(own - room, 0.0)
-        lacking *= self._parameters.shortage_weight
-        return lacking
+        lacking: Floats = facts.prompt_tokens + self._base_tokens - saved
+        if not len(facts.room_tokens):
+            return np.zeros_like(lacking)
+        return self._parameters.shortage_weight * np.maximum(lacking - facts.room_tokens, 0.0)
 
-    def _rates(self, facts: Facts) -> tuple[Floats | float, float]:
-        """Milliseconds per token of prefill, and the tokens that a block's step is worth."""
-        parameters, (prefill, decode, slowness) = self._parameters, facts.rates
+    def _rates(self, facts: Facts) -> tuple[float, float]:
+        """The fleet's milliseconds per token of prefill, and tokens that a block's step takes."""
+        parameters, (prefill, decode, _) = self._parameters, facts.rates
         per_token = prefill.learned + prefill.prior_share * parameters.prefill_ms_per_token
         per_block = decode.learned + decode.prior_share * parameters.decode_ms_per_block
-        step_tokens = per_block / per_token
-        return (per_token * slowness if len(slowness) else per_token), step_tokens
+        return per_token, per_block / per_token
 
-    def _surcharge_overloaded(self, requests: Floats, costs: Floats) -> None:
+    def _surcharge_overloaded(self, features: Floats, costs: Floats) -> None:
         """Bounded loads (Mirrokni et al. 2018); with one request each, nobody is over the bound."""
-        mean = float(np.add.reduce(requests)) / len(costs)
+        requests = features[_REQUESTS]
+        mean = float(requests.dot(features[_ONE])) / len(costs)
         bound = self._parameters.max_load_ratio * (mean + 1) - 1
         if _largest(requests) > bound:
             costs[requests > bound] += costs.max() + 1
 
-    def _reason(self, facts: Facts, reused: Floats | None, chosen: int) -> Reason:
+    def _reason(self, facts: Facts, reused: Blocks | None, chosen: int) -> Reason:
         if len(facts.slots) == 1:
             return Reason.ONLY_CANDIDATE
         if reused is None:
@@ -228,15 +194,21 @@ class KvAware:
         return Reason.OVERLAP_OUTWEIGHED
 
 
-def _prices(parameters: KvAwareParameters) -> Floats:
-    """By row of the loads [3, 4]: what a unit costs by itself, what it adds to the weight of the
-    own prefill, and by how much it delays the first token, in tokens."""
-    prices = np.zeros((3, len(Load)))
-    prices[0, Load.PREFILL_TOKENS] = parameters.queue_weight
-    prices[0, Load.RECENT_TOKENS] = parameters.recent_weight
-    prices[1, Load.REQUESTS] = parameters.interference_weight
-    prices[2, Load.PREFILL_TOKENS] = 1.0
-    return prices
+def _weights(parameters: KvAwareParameters) -> Floats:
+    """[factors, _FEATURES]: what each feature adds to each factor, but for what the prompt and the
+    rates decide. The first token comes by the root of what its square is priced."""
+    weights = np.zeros((2 * _PRODUCTS, _FEATURES))
+    weights[_BY_ITSELF, _WAITING] = parameters.queue_weight
+    weights[_BY_ITSELF, _SHARED] = 1 - parameters.queue_weight
+    weights[_BY_ITSELF, _RECENT] = parameters.recent_weight
+    weights[_UNIT, _ONE] = 1.0
+    weights[_OWN_WEIGHT, _REQUESTS] = parameters.interference_weight
+    weights[_OWN_WEIGHT, _ONE] = parameters.overlap_weight
+    weights[_OWN, _SAVED] = -1.0
+    weights[_FIRST_TOKEN, [_WAITING, _SAVED, _SHARED]] = 1.0, -1.0, -_UNDER_WAY
+    weights[_FIRST_TOKEN] *= parameters.patience_tokens**-0.5
+    weights[_FIRST_TOKEN_AGAIN] = weights[_FIRST_TOKEN]
+    return weights
 
 
 def _largest(values: Floats | NDArray[np.int32]) -> float:

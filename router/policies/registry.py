@@ -11,7 +11,8 @@ from router.core.errors import ConfigurationError
 from router.core.types import Value
 from router.policies.approximate import Approximate, ApproximateParameters
 from router.policies.base import Parameters, RoutingPolicy
-from router.policies.kv_aware import KvAware, KvAwareParameters
+from router.policies.kv_aware import KvAware
+from router.policies.kv_aware_parameters import KvAwareParameters
 from router.policies.least_loaded import LeastLoaded, LoadParameters
 from router.policies.power_of_two import PowerOfTwo
 from router.policies.prefix_hash import PrefixHash, PrefixHashParameters
@@ -41,28 +42,31 @@ class Registration:
     make: Callable[[str], RoutingPolicy]
 
 
-def _register(kind: type[P], policy: Callable[[P], RoutingPolicy]) -> Registration:
+def register(kind: type[P], policy: Callable[[P], RoutingPolicy]) -> Registration:
+    """A policy that is made of that kind of parameters."""
     return Registration(kind, lambda parameters: policy(kind.model_validate_json(parameters)))
 
 
 POLICIES: Mapping[str, Registration] = MappingProxyType(
     {
-        KvAware.name: _register(KvAwareParameters, KvAware),
-        LeastLoaded.name: _register(LoadParameters, LeastLoaded),
-        PowerOfTwo.name: _register(LoadParameters, PowerOfTwo),
-        RoundRobin.name: _register(RoundRobinParameters, RoundRobin),
-        SessionAffinity.name: _register(SessionAffinityParameters, SessionAffinity),
-        PrefixHash.name: _register(PrefixHashParameters, PrefixHash),
-        Approximate.name: _register(ApproximateParameters, Approximate),
+        KvAware.name: register(KvAwareParameters, KvAware),
+        LeastLoaded.name: register(LoadParameters, LeastLoaded),
+        PowerOfTwo.name: register(LoadParameters, PowerOfTwo),
+        RoundRobin.name: register(RoundRobinParameters, RoundRobin),
+        SessionAffinity.name: register(SessionAffinityParameters, SessionAffinity),
+        PrefixHash.name: register(PrefixHashParameters, PrefixHash),
+        Approximate.name: register(ApproximateParameters, Approximate),
     }
 )
 
 
-def make_policy(spec: PolicySpec, *, key: str = "") -> RoutingPolicy:
+def make_policy(
+    spec: PolicySpec, *, key: str = "", policies: Mapping[str, Registration] = POLICIES
+) -> RoutingPolicy:
     """Raises `ConfigurationError` naming the wrong key below `key`, the spec's own place."""
-    registration = POLICIES.get(spec.name)
+    registration = policies.get(spec.name)
     if registration is None:
-        known = ", ".join(sorted(POLICIES))
+        known = ", ".join(sorted(policies))
         raise ConfigurationError(f"{key}policy", f"{spec.name!r} is none of {known}")
     try:
         return registration.make(spec.parameters)

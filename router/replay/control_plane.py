@@ -28,7 +28,7 @@ class ControlPlane:
     """Raises `ConfigurationError` for a policy that cannot be."""
 
     def __init__(self, plan: ReplayPlan) -> None:
-        make_policy(plan.policy)
+        make_policy(plan.policy, policies=plan.policies)
         self.policy: PolicySpec = plan.policy
         self.members = Members(plan.max_replicas)
         max_blocks = plan.max_replicas * plan.fleet.blocks + _SPARE_BLOCKS
@@ -40,6 +40,7 @@ class ControlPlane:
             self.members,
             Random(plan.seed),
             speculative_ttl_s=plan.speculative_ttl_s,
+            policies=plan.policies,
         )
         self._block_size = plan.fleet.block_size
         self._cache_tokens = plan.fleet.blocks * plan.fleet.block_size
@@ -95,6 +96,26 @@ class ControlPlane:
         if now >= self._next_sweep_s:
             self.selector.sweep(now)
             self._next_sweep_s = now + _SWEEP_EVERY_S
+
+
+class ControlPlanes:
+    """What all of them hear of: each replica has the same slot in each, as all hear it in order."""
+
+    def __init__(self, planes: Sequence[ControlPlane]) -> None:
+        self._planes = planes
+        self.members = planes[0].members
+
+    def join(self, replica: Replica) -> None:
+        for plane in self._planes:
+            plane.join(replica)
+
+    def leave(self, replica: Replica) -> None:
+        for plane in self._planes:
+            plane.leave(replica)
+
+    def hear(self, batch: EventBatch) -> None:
+        for plane in self._planes:
+            plane.hear(batch)
 
 
 News = Callable[[BookingId, float], None]

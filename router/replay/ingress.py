@@ -34,7 +34,13 @@ class Ingress:
         self._waiting.append((asked, answered))
         self._call()
 
-    def tell(self, news: News, booking_id: BookingId) -> None:
+    def first_token(self, booking_id: BookingId) -> None:
+        self._tell(self._control.first_token, booking_id)
+
+    def settle(self, booking_id: BookingId) -> None:
+        self._tell(self._control.settle, booking_id)
+
+    def _tell(self, news: News, booking_id: BookingId) -> None:
         if self._call_s:
             self._news.append((news, booking_id))
             self._call()

@@ -1,19 +1,25 @@
 """What is replayed: fleet, policy, callers, and what befalls the fleet on the way. Pure values."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from replicas.sim.latency import LatencyModel
 from router.core.errors import ConfigurationError
-from router.policies.registry import PolicySpec
+from router.policies.registry import POLICIES, PolicySpec, Registration
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """Replicas with `blocks` of `block_size` tokens each, timed as Dynamo's mocker."""
+    """Replicas with `blocks` of `block_size` tokens each.
+
+    `latency`: how long their passes take; None: as Dynamo's mocker's.
+    """
 
     replicas: int = 8
     blocks: int = 2048
     block_size: int = 64
+    latency: LatencyModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +49,9 @@ class ReplayPlan:
 
     `event_delay_s` after a pass the index hears of it. Of several ingresses, which take the
     requests in turn, each has one call to the index under way at a time, `call_s` there and back,
-    and gathers meanwhile; a single one asks without delay. `speculative_ttl_s` as in the live
-    index.
+    and gathers meanwhile; a single one asks without delay. Where the index `is_shared` not, each
+    has one of its own that hears of all replicas' events, but of no other's requests, and asks it
+    without delay. `speculative_ttl_s` as in the live index. `policies` can be asked for by name.
     """
 
     policy: PolicySpec = PolicySpec()
@@ -56,6 +63,8 @@ class ReplayPlan:
     scalings: tuple[Scaling, ...] = ()
     seed: int = 0
     speculative_ttl_s: float = field(default=30.0)
+    is_shared: bool = True
+    policies: Mapping[str, Registration] = field(default_factory=lambda: POLICIES)
 
     @property
     def max_replicas(self) -> int:

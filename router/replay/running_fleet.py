@@ -15,7 +15,7 @@ from replicas.sim.sequence import SimSequence
 from router.core.events import EventBatch
 from router.core.types import Incarnation, ReplicaId, Slot
 from router.replay.clock import VirtualClock
-from router.replay.control_plane import ControlPlane
+from router.replay.control_plane import ControlPlanes
 from router.replay.fleet import Replica, Work
 from router.replay.plan import Failure, ReplayPlan, Scaling
 
@@ -37,7 +37,7 @@ class RunningFleet:
         self,
         plan: ReplayPlan,
         clock: VirtualClock,
-        control: ControlPlane,
+        control: ControlPlanes,
         listener: FleetListener,
     ) -> None:
         self.work: dict[ReplicaId, Work] = {}
@@ -107,7 +107,7 @@ class RunningFleet:
     def _join(self, name: ReplicaId) -> None:
         fleet = self._plan.fleet
         limits = SchedulerLimits(block_size=fleet.block_size)
-        engine = SimReplica.create(fleet.blocks, limits, fresh_hashes=self._fresh_hashes)
+        engine = SimReplica.create(fleet.blocks, limits, fleet.latency, self._fresh_hashes)
         work = self.work.setdefault(name, Work())
         life = Incarnation(next(self._lives))
         replica = Replica(name, life, Slot(0), engine, work, self._clock.now_s)

@@ -6,7 +6,7 @@ engine; nothing here knows what a policy does.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, cycle
 
@@ -14,7 +14,7 @@ from replicas.sim.replica import PassResult
 from replicas.sim.sequence import SimSequence
 from router.core.types import BookingId, ReplicaId
 from router.replay.clock import VirtualClock
-from router.replay.control_plane import ControlPlane
+from router.replay.control_plane import ControlPlane, ControlPlanes
 from router.replay.fleet import Replica, Work
 from router.replay.ingress import Ingress
 from router.replay.outcomes import Outcomes
@@ -61,17 +61,21 @@ class Simulation:
         self._requests = requests
         self._progress = progress
         self._clock = VirtualClock()
-        self._control = ControlPlane(plan)
+        separate = 1 if plan.is_shared else plan.ingresses
+        planes = [
+            ControlPlane(replace(plan, seed=plan.seed + number)) for number in range(separate)
+        ]
         self._outcomes = Outcomes(requests)
         self._fleet = RunningFleet(
             plan,
             self._clock,
-            self._control,
+            ControlPlanes(planes),
             FleetListener(self._on_pass, self._on_lost, self._on_joined),
         )
-        call_s = plan.call_s if plan.ingresses > 1 else 0.0
+        call_s = plan.call_s if plan.ingresses > len(planes) else 0.0
         self._ingresses = cycle(
-            [Ingress(self._control, self._clock, call_s) for _ in range(plan.ingresses)]
+            Ingress(planes[number % len(planes)], self._clock, call_s)
+            for number in range(plan.ingresses)
         )
         self._bookings = count(1)
         self._attempts: dict[SimSequence, _Attempt] = {}
@@ -120,7 +124,7 @@ class Simulation:
             attempt = self._attempts[sequence]
             attempt.has_begun = True
             self._outcomes.first_token(attempt.number, now_s)
-            attempt.ingress.tell(self._control.first_token, attempt.booking_id)
+            attempt.ingress.first_token(attempt.booking_id)
         for sequence in done.finished:
             attempt = self._attempts.pop(sequence)
             self._outcomes.finished(attempt.number, now_s, _reused_tokens(sequence))
@@ -136,7 +140,7 @@ class Simulation:
             if has_failed:
                 self._give_up(attempt)
                 continue
-            attempt.ingress.tell(self._control.settle, attempt.booking_id)
+            attempt.ingress.settle(attempt.booking_id)
             again = BookingId(next(self._bookings))
             self._ask(_Attempt(attempt.number, again, attempt.ingress, replica))
 
@@ -150,7 +154,7 @@ class Simulation:
         self._end(attempt)
 
     def _end(self, attempt: _Attempt) -> None:
-        attempt.ingress.tell(self._control.settle, attempt.booking_id)
+        attempt.ingress.settle(attempt.booking_id)
         self._ended += 1
         self._progress(self._ended)
 

@@ -12,6 +12,7 @@ from router.replay.plan import Failure, FleetPlan, ReplayPlan, parse_policy
 from router.replay.simulation import Simulation
 from router.replay.summary import summary
 from router.replay.trace import Chainer, TraceRow
+from serve_app.bench.dynamo_cost import WITH_DYNAMO_COST, DynamoCost
 
 ROWS = ((4.0, 2048), (4.0, 4096), (8.0, 2048))
 """Conversations a second, and blocks a replica, of the reference workload."""
@@ -26,6 +27,8 @@ DISTURBANCES: Mapping[str, Mapping[str, object]] = {
     "ingresses": {"ingresses": 4},
 }
 """What happens in the middle of the reference workload's first row, or all the way."""
+_APART: Mapping[str, object] = {"is_shared": False}
+"""Several of Dynamo's routers know nothing of each other's requests unless told to."""
 
 
 def ours(
@@ -35,9 +38,20 @@ def ours(
     trace_block_size: int = BLOCK_TOKENS,
     **changes: object,
 ) -> Summary:
-    plan = ReplayPlan(parse_policy(policy), FleetPlan(REPLICAS, blocks, 64), **changes)  # type: ignore[arg-type]
+    fleet = FleetPlan(REPLICAS, blocks, 64)
+    plan = ReplayPlan(parse_policy(policy), fleet, policies=WITH_DYNAMO_COST, **changes)  # type: ignore[arg-type]
     requests = list(Chainer(trace_block_size, 64).requests(rows))
     return summary(figures(Simulation(plan, requests).run(), Limits()))
+
+
+def disturbed(
+    several: Sequence[Sequence[TraceRow]], policy: str, blocks: int, disturbance: str
+) -> Summary:
+    """Means over workloads."""
+    changes = dict(DISTURBANCES[disturbance])
+    if policy == DynamoCost.name:
+        changes |= _APART
+    return mean_of([ours(rows, policy, blocks, BLOCK_TOKENS, **changes) for rows in several])
 
 
 def theirs(
@@ -80,13 +94,10 @@ def ratios(ours: Summary, theirs: Summary) -> dict[str, float]:
 
 
 def losses(disturbed: Summary, calm: Summary) -> dict[str, float]:
-    """What a disturbance costs: points of reuse, and ms of mean TTFT."""
-    return {
-        "reuse": round(
-            calm["prefix_cache_reused_ratio"] - disturbed["prefix_cache_reused_ratio"], 4
-        ),
-        "mean_ttft_ms": round(disturbed["mean_ttft_ms"] - calm["mean_ttft_ms"], 2),
-    }
+    """What a disturbance costs: by how much reuse falls, and the times grow."""
+    reuse, *times = COMPARED
+    lost = {reuse: round(calm[reuse] - disturbed[reuse], 4)}
+    return lost | {key: round(disturbed[key] - calm[key], 2) for key in times}
 
 
 def _line(row: TraceRow) -> str:

@@ -209,9 +209,9 @@ def test_a_prefill_with_a_load_teaches_no_rate() -> None:
     decision = world.decide(stays=True)
     world.selector.first_token(decision.booking_id, 5.0)
     world.selector.settle(decision.booking_id)
-    for blocks, took_s in ((30, 0.03), (40, 0.04)):
+    for blocks in range(20, 40):
         decision = world.decide(blocks, stays=True, hashes=CHAIN[:0])
-        world.selector.first_token(decision.booking_id, took_s)
+        world.selector.first_token(decision.booking_id, blocks / 1000)
         world.selector.settle(decision.booking_id)
     assert 0 < world.ledger.rates.prefill.fleet.learned < 1
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from replicas.sim.latency import FittedLatency
 from serve_app.cli import main
 
 SMALL = ("--replicas", "2", "--blocks", "200", "--trace-block-size", "64")
@@ -65,12 +66,25 @@ def test_means_over_seeds_of_a_generated_workload(capsys: pytest.CaptureFixture[
     assert json.loads(line)["requests"] == 30
 
 
+def test_passes_take_as_long_as_the_profile_says(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "profile.json"
+    profile.write_bytes(FittedLatency(7.0, 0.0, 0.0, 1.5, 0.0, 0.0).to_json())
+    command = ["replay", str(trace), *SMALL, "--policies", "kv_aware", "--json"]
+    assert main([*command, "--timing", str(profile)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["mean_ttft_ms"] == pytest.approx(7.0)
+    assert found["mean_tpot_ms"] == pytest.approx(1.5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--policies", "kv_awre"], "kv_awre"),
         (["--policies", 'kv_aware{"x": 1}'], "parameters.x"),
         (["--fail", "never"], "fail"),
+        (["--timing", "none.json"], "timing"),
         (["--scale", "2@3"], "scale"),
         (["--block-size", "48"], "trace_block_size"),
     ],

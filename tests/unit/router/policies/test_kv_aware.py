@@ -12,7 +12,8 @@ from router.core.errors import ConfigurationError
 from router.core.rates import Belief, Rates, ReplicaRates
 from router.core.types import Slot
 from router.policies.base import Choice, Facts, Reason
-from router.policies.kv_aware import KvAware, KvAwareParameters
+from router.policies.kv_aware import KvAware
+from router.policies.kv_aware_parameters import KvAwareParameters
 from router.policies.registry import PolicySpec, make_policy
 
 BLOCK_SIZE = 16

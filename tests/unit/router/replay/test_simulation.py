@@ -97,6 +97,21 @@ def test_late_events_are_made_up_for_by_what_was_booked() -> None:
     assert prompt.cached_tokens[2] > 0
 
 
+def test_separate_ingresses_share_what_replicas_say_and_not_what_they_were_sent() -> None:
+    """One prompt four times; by events all know where it is, by their own memory each its own."""
+    asked = one_after_the_other(*[range(100)] * 4)
+    told = {
+        policy: [
+            replay(asked, policy, ingresses=4, is_shared=is_shared).outcomes.cached_tokens
+            for is_shared in (True, False)
+        ]
+        for policy in ("kv_aware", "approximate")
+    }
+    cold = {policy: [int((cached == 0).sum()) for cached in both] for policy, both in told.items()}
+    assert cold["kv_aware"] == [1, 1]
+    assert cold["approximate"][0] == 1 < cold["approximate"][1]
+
+
 def test_several_ingresses_share_what_is_known() -> None:
     asked = talks(60, seed=2)
     single, several = found(replay(asked)).all, found(replay(asked, ingresses=4)).all
