@@ -18,6 +18,8 @@ import yaml
 from ray import serve
 from ray.serve.schema import ServeDeploySchema
 
+from serve_app.bench.client_priority import served_first
+
 APPLICATION = "bench"
 START_TIMEOUT_S = 600.0
 RESTART_TIMEOUT_S = 300.0
@@ -110,7 +112,8 @@ def live_application(
         try:
             live = LiveApplication(url, args["models"][0]["name"], config)
             wait_until(live.is_running, START_TIMEOUT_S)
-            yield live
+            with served_first():
+                yield live
         finally:
             ray.shutdown()
 

@@ -213,10 +213,14 @@ def ends_within(stream: Stream, limit_s: float) -> bool:
 def test_a_killed_ingress_takes_along_only_its_own_streams_and_no_booking_stays(
     app: RealApp, web: httpx.Client
 ) -> None:
+    """It can write no error any more: its streams break off, what had not begun is a 500."""
     victim = next(iter(app.pids("Ingress")))
     streams, killed_s = streams_while(web, lambda: os.kill(victim, signal.SIGKILL))
-    whole = [stream for stream in streams if stream.is_whole]
-    assert 0 < len(whole) < len(streams)
+    broken = [stream for stream in streams if not stream.is_whole]
+    assert 0 < len(broken) < len(streams)
+    assert all(stream.failure or stream.status == 500 for stream in broken), broken
+    assert all(ends_within(stream, killed_s + ERROR_LIMIT_S) for stream in broken)
+    assert not any(stream.errors for stream in broken)
     until(lambda: app.stats()["bookings"] == 0, 60)
     app.until_exact()
     until(lambda: victim not in app.pids("Ingress") and len(app.pids("Ingress")) == 2, 120)
