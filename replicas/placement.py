@@ -9,6 +9,7 @@ from replicas.kv.connector.settings import ConnectorSettings, StoreAddress
 from replicas.kv.store.disk_tier import make_private
 from replicas.kv.store.lease import StoreLease
 from replicas.kv.store.settings import GIB, store_settings
+from replicas.warming import HotPrefixes
 from router.configuration import ModelConfig
 from router.core.types import ReplicaId, StoreId
 from router.kv_store_config import KvStoreConfig
@@ -17,10 +18,12 @@ from router.serve.index_publisher import EventConnection
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """The KV store of this node: the right to it, and how the engine's process finds it."""
+    """The KV store of this node: the right to it, how the engine's process finds it, and what the
+    application's stores have for a cold replica."""
 
     lease: StoreLease
     connector: ConnectorSettings
+    prefixes: HotPrefixes
 
     @property
     def store_id(self) -> StoreId:
@@ -84,11 +87,13 @@ def _store_place(
     runtime = ray.get_runtime_context()
     settings = store_settings(config, application, runtime.get_node_id())
     address = StoreAddress(runtime.gcs_address, NAMESPACE, settings.store_id, model.name)
+    store = NodeStore(settings)
     return StorePlace(
-        StoreLease(NodeStore(settings), replica_id, model.name),
+        StoreLease(store, replica_id, model.name),
         ConnectorSettings(
             address, config.object_blocks, int(config.held_gib * GIB), config.load_timeout_s
         ),
+        store,
     )
 
 

@@ -20,6 +20,7 @@ from replicas.kv.tracker import CacheTracker
 from replicas.parity import prove_parity
 from replicas.placement import StorePlace, is_in_ray, placement
 from replicas.settlement import Settlement
+from replicas.warming import warm_up
 from router.configuration import ModelConfig, SimConfig
 from router.core.store_access import LoadLine
 from router.core.types import Incarnation, ReplicaId
@@ -129,6 +130,8 @@ class LLMServer:
         self._tracker = tracker = CacheTracker(self._engine, info, place.replica_id)
         tracker.follow()
         await prove_parity(self._engine.generate, info, tracker)
+        if place.store is not None:
+            await warm_up(self._engine, info, place.store.prefixes)
         if place.index is not None:
             tracker.publish(place.index, None if place.store is None else place.store.store_id)
         if place.gauges is not None:

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from ray.actor import ActorHandle
 
 from replicas.kv.store.contents import StoredObject
-from replicas.kv.store.opening import open_store
+from replicas.kv.store.opening import NodeStore, open_store
+from replicas.kv.store.origins import Origin, WarmPrefix
 from replicas.kv.store.settings import StoreSettings
-from replicas.kv.store.wire import pack_objects, unpack_objects
+from replicas.kv.store.wire import pack_objects, pack_origins, unpack_objects
 from router.contexts.messages import Kind, NewContext
 from router.contexts.settings import ContextSettings
 from router.core.types import Tenant
@@ -102,6 +103,13 @@ def put(store: ActorHandle, *objects: StoredObject) -> None:
     ray.get(store.put.remote(pack_objects(objects), *arrays), timeout=30)
 
 
+def offer(store: ActorHandle, *objects: StoredObject, **origins: Origin) -> list[bool]:
+    known = [origins.get(f"of_{item.key[0]}") for item in objects]
+    answer = store.offer.remote(pack_objects(objects), pack_origins(known))
+    wanted: list[bool] = ray.get(answer, timeout=10)
+    return wanted
+
+
 def held(store: ActorHandle) -> set[int]:
     return {item.key[0] for item in unpack_objects(ray.get(store.listing.remote(), timeout=10))}
 
@@ -117,7 +125,7 @@ def is_gone(store: ActorHandle) -> bool:
 def test_replicas_of_a_node_share_its_store_and_the_index_knows_what_it_has(node: Node) -> None:
     one, other = node.store("one"), node.store("other")
     put(one, stored(1), stored(2))
-    assert ray.get(other.offer.remote(pack_objects([stored(1), stored(3)]))) == [False, True]
+    assert offer(other, stored(1), stored(3)) == [False, True]
     (first, none) = ray.get(other.locate.remote([stored(1).key, stored(3).key]))
     assert ray.get(first[0]).tolist() == data(1).tolist()
     assert none == []
@@ -144,6 +152,30 @@ def test_an_index_that_begins_anew_learns_everything_again(node: Node) -> None:
     remove_index(node.application, "m")
     node.open_index()
     until(lambda: node.indexed_blocks() == 2 * BLOCKS)
+
+
+async def test_a_new_replica_hears_of_the_prefixes_that_are_used_most(node: Node) -> None:
+    """Of all stores of the application, those of its own node first."""
+    own, other = node.store("one"), node.store("other", memory_bytes=2**20)
+    salted = {f"of_{number}": Origin(0, None, bytes([number]) * 8, "salt") for number in (1, 2, 3)}
+    for store, numbers in ((own, (1, 2)), (other, (2, 3))):
+        objects = [stored(number) for number in numbers]
+        offer(store, *objects, **salted)
+        put(store, *objects)
+        offer(store, *objects, **salted)
+    names = [
+        replace(node.settings, **changes).store_id for changes in ({}, {"memory_bytes": 2**20})
+    ]
+    found = await NodeStore(node.settings).hottest("m", 8, 64)
+    prefixes = {
+        n: WarmPrefix(bytes([n]) * 8, "salt", ((stored(n).key, BLOCKS),)) for n in (1, 2, 3)
+    }
+    assert sorted(found, key=lambda item: item[1].token_ids) == [
+        (names[0], prefixes[1]),
+        (names[0], prefixes[2]),
+        (names[1], prefixes[3]),
+    ]
+    assert found[-1][0] == names[1]
 
 
 def test_a_store_ends_a_while_after_its_last_replica_and_the_index_forgets_it(node: Node) -> None:

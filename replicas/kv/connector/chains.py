@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from replicas.kv.store.origins import Origin
 from router.core.hashing import NO_EXTRA_KEYS, chain_root, extend_chain, salt
 
 
@@ -13,6 +14,7 @@ class RouterChain:
     def __init__(self, block_size: int, cache_salt: str | None) -> None:
         keys = NO_EXTRA_KEYS if cache_salt is None else salt(cache_salt)
         self._block_size = block_size
+        self._cache_salt = cache_salt
         self._root = chain_root(block_size, keys.chain)
         self._hashes: list[int] = []
 
@@ -25,3 +27,9 @@ class RouterChain:
             packed = np.array(new, "<u4").tobytes()
             self._hashes += extend_chain(parent, packed, self._block_size)
         return self._hashes[:blocks]
+
+    def origin(self, token_ids: Sequence[int], first: int, end: int) -> Origin:
+        """Of the blocks from `first` to before `end`."""
+        parent = self.hashes(token_ids, first)[-1] if first else None
+        own = token_ids[first * self._block_size : end * self._block_size]
+        return Origin(first, parent, np.array(own, "<u4").tobytes(), self._cache_salt)

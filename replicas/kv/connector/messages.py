@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from replicas.kv.store.origins import Origin
 from router.core.transfer import Keeping, TransferRequest
 
 PARAMETER = "warmpath"
@@ -44,6 +45,7 @@ class SaveObject:
     hashes: bytes
     block_ids: tuple[int, ...]
     keeping: Keeping
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)

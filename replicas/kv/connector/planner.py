@@ -169,7 +169,8 @@ class TransferPlanner:
         chain = progress.chain.hashes(computed.token_ids, end)[first:end]
         ids = tuple(computed.block_ids[first:end])
         packed = pack_hashes(np.array(chain, np.uint64))
-        self._saves.append(SaveObject(key, packed, ids, progress.transfer.keeping))
+        origin = progress.chain.origin(computed.token_ids, first, end)
+        self._saves.append(SaveObject(key, packed, ids, progress.transfer.keeping, origin))
         self._open_saves.add(key)
 
     def _is_wanted(self, key: bytes, now: float) -> bool:

@@ -19,7 +19,7 @@ from replicas.kv.connector.pool import Bytes
 from replicas.kv.connector.settings import StoreAddress
 from replicas.kv.connector.transfers import SealedObject
 from replicas.kv.store.contents import StoredObject
-from replicas.kv.store.wire import pack_objects
+from replicas.kv.store.wire import pack_objects, pack_origins
 from router.core.transfer import Keeping
 
 logger = logging.getLogger(__name__)
@@ -39,8 +39,9 @@ class RayStores:
 
     def offer(self, objects: Sequence[SealedObject]) -> list[bool]:
         heads = pack_objects([self._head(item) for item in objects])
+        origins = pack_origins([item.origin for item in objects])
         wanted: list[bool] = self._ask(
-            self._address.store_id, lambda store: store.offer.remote(heads), CALL_LIMIT_S
+            self._address.store_id, lambda store: store.offer.remote(heads, origins), CALL_LIMIT_S
         )
         return wanted
 

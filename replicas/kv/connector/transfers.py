@@ -25,6 +25,7 @@ from replicas.kv.store.objects import (
     payload,
     seal,
 )
+from replicas.kv.store.origins import Origin
 from router.core.transfer import Keeping
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class SealedObject:
     keeping: Keeping
     blocks: int
     data: Bytes
+    origin: Origin | None = None
 
 
 class ObjectStore(Protocol):
@@ -96,7 +98,9 @@ class Transfers:
                 continue
             data = new_object(blocks, self._pool.block_bytes)
             self._pool.read(order.block_ids, payload(data, blocks))
-            self._outbox.put(SealedObject(order.key, order.hashes, order.keeping, blocks, data))
+            self._outbox.put(
+                SealedObject(order.key, order.hashes, order.keeping, blocks, data, order.origin)
+            )
 
     def load(self, job: LoadJob) -> None:
         """Begins; `finished` tells of the end, whatever it is: a request that were never told of

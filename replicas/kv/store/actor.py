@@ -14,11 +14,17 @@ from replicas.kv.store.directory_news import DirectoryNews
 from replicas.kv.store.handover import hand_over
 from replicas.kv.store.meters import StoreMeters
 from replicas.kv.store.objects import Bytes
+from replicas.kv.store.origins import Origins
 from replicas.kv.store.settings import StoreSettings, unpack_settings
 from replicas.kv.store.tenure import Tenure
 from replicas.kv.store.tiered import TieredContents
 from replicas.kv.store.tiers import lower_tiers
-from replicas.kv.store.wire import pack_objects, unpack_objects
+from replicas.kv.store.wire import (
+    pack_objects,
+    pack_prefixes,
+    unpack_objects,
+    unpack_origins,
+)
 from router.core.types import ReplicaId
 from router.serve.claims_questions import ClaimsQuestions
 from router.serve.index_connection import NamedIndex
@@ -35,6 +41,8 @@ MIN_WAITING_BYTES = 16 * 2**20
 RISE_LIMIT_S = 5.0
 """A lower tier that takes longer is a miss for who asks; engines wait less."""
 TICK_S = 1.0
+FADE_INTERVAL_S = 600.0
+"""After so long a use of an object counts half."""
 
 
 class RayKeeper:
@@ -71,7 +79,9 @@ class KVStoreActor:
             ClaimsQuestions(self._settings.application),
             self._settings.unclaimed_after_s,
         )
+        self._origins = Origins()
         self._meters = StoreMeters(self._settings.application)
+        self._fades_at = time.monotonic() + FADE_INTERVAL_S
         self._faults = 0
         self._tasks = [
             asyncio.create_task(self._live(), name="kv-store-life"),
@@ -86,9 +96,13 @@ class KVStoreActor:
     async def leave(self, replica_id: str) -> None:
         self._tenure.end(ReplicaId(replica_id), time.monotonic())
 
-    async def offer(self, heads: bytes) -> list[bool]:
+    async def offer(self, heads: bytes, origins: bytes) -> list[bool]:
         """Which of these objects are wanted; those that are here count as used."""
-        return [self._contents.offer(stored) for stored in unpack_objects(heads)]
+        wanted = []
+        for stored, origin in zip(unpack_objects(heads), unpack_origins(origins), strict=True):
+            wanted.append(self._contents.offer(stored))
+            self._origins.offered(stored, origin, is_here=not wanted[-1])
+        return wanted
 
     async def put(self, heads: bytes, *objects: Any) -> None:
         """Takes objects in, in the order of their heads. One whose size is not what its head says
@@ -96,16 +110,22 @@ class KVStoreActor:
         for stored, data in zip(unpack_objects(heads), objects, strict=True):
             if data.nbytes == stored.size_bytes and self._contents.offer(stored):
                 self._contents.put(stored, await asyncio.to_thread(ray.put, data))
+                self._origins.came(stored)
         self._spread()
 
     async def locate(self, keys: Sequence[bytes]) -> list[list[ray.ObjectRef]]:
         """A reference in a list for each object that is here, an empty list for the others."""
         found = await self._contents.fetch(keys, RISE_LIMIT_S)
+        self._origins.use(keys)
         return [[] if ref is None else [ref] for ref in found]
 
     async def discard(self, keys: Sequence[bytes]) -> None:
         self._contents.discard(keys)
         self._spread()
+
+    async def hottest(self, model: str, max_prefixes: int, max_blocks: int) -> bytes:
+        """The prefixes of a model that were used most; see `unpack_prefixes`."""
+        return pack_prefixes(self._origins.hottest(model, max_prefixes, max_blocks))
 
     async def listing(self) -> bytes:
         """All that is here; see `unpack_objects`."""
@@ -130,6 +150,7 @@ class KVStoreActor:
     def _spread(self) -> None:
         changes = self._contents.take_changes()
         self._claims.note(changes, time.monotonic())
+        self._origins.remove(changes.removed)
         self._news.note(changes)
 
     def _index(self, model: str) -> NamedIndex:
@@ -142,10 +163,16 @@ class KVStoreActor:
             try:
                 self._spread()
                 self._meters.report(self._counts())
+                self._fade(time.monotonic())
             except Exception:
                 self._faults += 1
                 logger.exception("a KV store's own work failed")
         await self._end()
+
+    def _fade(self, now: float) -> None:
+        if now >= self._fades_at:
+            self._fades_at = now + FADE_INTERVAL_S
+            self._origins.fade()
 
     async def _heed_claims(self) -> None:
         """What contexts claim and what they claim no more, again and again."""
@@ -162,7 +189,7 @@ class KVStoreActor:
         logger.info("no replica of this node needs its KV store any more; it ends")
         try:
             async with asyncio.timeout(self._settings.handover_s):
-                await hand_over(self._contents, self._settings)
+                await hand_over(self._contents, self._origins, self._settings)
         except Exception as error:
             logger.warning("what contexts claim was not handed over: %r", error)
         await self._news.close()

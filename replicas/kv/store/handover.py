@@ -5,19 +5,22 @@ from collections.abc import Iterator, Sequence
 
 import ray
 from ray.actor import ActorHandle
-from ray.util import list_named_actors
 
 from replicas.kv.store.contents import StoredObject
-from replicas.kv.store.settings import StoreSettings, family_prefix
+from replicas.kv.store.origins import Origins
+from replicas.kv.store.peers import store_names
+from replicas.kv.store.settings import StoreSettings
 from replicas.kv.store.tiered import TieredContents
-from replicas.kv.store.wire import pack_objects
-from router.serve.actor_family import NAMESPACE, named
+from replicas.kv.store.wire import pack_objects, pack_origins
+from router.serve.actor_family import named
 
 BATCH_BYTES = 64 * 2**20
 ANSWER_LIMIT_S = 5.0
 
 
-async def hand_over(contents: TieredContents[ray.ObjectRef], settings: StoreSettings) -> int:
+async def hand_over(
+    contents: TieredContents[ray.ObjectRef], origins: Origins, settings: StoreSettings
+) -> int:
     """Gives it to the store with the most room, the latest used first; returns how many objects.
 
     Raises Ray's errors where that one is gone. The caller bounds the time.
@@ -28,19 +31,15 @@ async def hand_over(contents: TieredContents[ray.ObjectRef], settings: StoreSett
         return 0
     given = 0
     for batch in _batches(claimed):
-        wanted = await heir.offer.remote(pack_objects(batch))
+        known = pack_origins([origins.get(stored.key) for stored in batch])
+        wanted = await heir.offer.remote(pack_objects(batch), known)
         given += await _give(heir, contents, [o for o, w in zip(batch, wanted, strict=True) if w])
     return given
 
 
 def peers(settings: StoreSettings) -> list[ActorHandle]:
-    """The application's other stores. O(named actors of the cluster); blocks."""
-    prefix = family_prefix(settings.application)
-    names = [
-        actor["name"]
-        for actor in list_named_actors(all_namespaces=True)
-        if actor["namespace"] == NAMESPACE and actor["name"].startswith(prefix)
-    ]
+    """The application's other stores; blocks."""
+    names = store_names(settings.application)
     found = [named(name) for name in names if name != settings.store_id]
     return [actor for actor in found if actor is not None]
 

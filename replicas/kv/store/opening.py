@@ -8,9 +8,12 @@ from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from replicas.kv.store.actor import KVStoreActor
+from replicas.kv.store.origins import WarmPrefix
+from replicas.kv.store.peers import store_names
 from replicas.kv.store.settings import StoreSettings
-from router.core.types import ReplicaId
-from router.serve.actor_family import NAMESPACE
+from replicas.kv.store.wire import unpack_prefixes
+from router.core.types import ReplicaId, StoreId
+from router.serve.actor_family import NAMESPACE, named
 
 CALL_LIMIT_S = 10.0
 
@@ -47,6 +50,24 @@ class NodeStore:
     async def leave(self, replica_id: ReplicaId) -> None:
         await self._call(lambda actor: actor.leave.remote(replica_id))
 
+    async def hottest(
+        self, model: str, max_prefixes: int, max_blocks: int
+    ) -> list[tuple[StoreId, WarmPrefix]]:
+        """What the application's stores have used most, this node's own first, each prefix once.
+
+        What does not answer is left out.
+        """
+        names = await asyncio.to_thread(store_names, self._settings.application)
+        names.sort(key=lambda name: name != self._settings.store_id)
+        answers = await asyncio.gather(
+            *(_hottest(name, model, max_prefixes, max_blocks) for name in names)
+        )
+        found: dict[tuple[bytes, str | None], tuple[StoreId, WarmPrefix]] = {}
+        for name, prefixes in zip(names, answers, strict=True):
+            for prefix in prefixes:
+                found.setdefault((prefix.token_ids, prefix.cache_salt), (name, prefix))
+        return list(found.values())[:max_prefixes]
+
     async def _call(self, call: Callable[[ActorHandle], Awaitable[None]]) -> None:
         async with asyncio.timeout(CALL_LIMIT_S):
             if self._actor is None:
@@ -56,3 +77,16 @@ class NodeStore:
             except ray.exceptions.RayActorError:
                 self._actor = None
                 raise
+
+
+async def _hottest(
+    name: StoreId, model: str, max_prefixes: int, max_blocks: int
+) -> list[WarmPrefix]:
+    try:
+        async with asyncio.timeout(CALL_LIMIT_S):
+            actor = await asyncio.to_thread(named, name)
+            if actor is None:
+                return []
+            return unpack_prefixes(await actor.hottest.remote(model, max_prefixes, max_blocks))
+    except (ray.exceptions.RayError, TimeoutError):
+        return []

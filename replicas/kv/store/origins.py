@@ -3,6 +3,7 @@
 Kept in memory only: token ids and salts are as private as the blocks, and of no use without them.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ import msgspec
 from replicas.kv.store.contents import StoredObject
 
 HASH_BYTES = 8
+MAX_EXPECTED = 1024
+"""Objects that were offered and have not come: whoever offers many brings them soon."""
 
 
 class Origin(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -48,9 +51,31 @@ class Origins:
     def __init__(self) -> None:
         self._rows: dict[bytes, _Row] = {}
         self._by_end: dict[tuple[str, int], _Row] = {}
+        self._expected: OrderedDict[bytes, Origin] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def get(self, key: bytes) -> Origin | None:
+        row = self._rows.get(key)
+        return None if row is None else row.origin
+
+    def offered(self, stored: StoredObject, origin: Origin | None, *, is_here: bool) -> None:
+        """An object that is here is used once more; of one that is not the origin comes first."""
+        if stored.key in self._rows:
+            self.use([stored.key])
+        elif origin is not None and is_here:
+            self.add(stored, origin)
+        elif origin is not None:
+            self._expected[stored.key] = origin
+            while len(self._expected) > MAX_EXPECTED:
+                self._expected.popitem(last=False)
+
+    def came(self, stored: StoredObject) -> None:
+        """An object that was offered is here."""
+        origin = self._expected.pop(stored.key, None)
+        if origin is not None:
+            self.add(stored, origin)
 
     def add(self, stored: StoredObject, origin: Origin) -> None:
         row = _Row(stored, origin)

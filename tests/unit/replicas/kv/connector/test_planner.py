@@ -157,3 +157,15 @@ def test_a_request_that_ended_leaves_nothing() -> None:
     assert planner.match("r", HASHES, 0, 9) == 0
     planner.fill("r", computed(4), 0.0)
     assert planner.take().saves == ()
+
+
+def test_what_is_saved_says_what_it_was_computed_from() -> None:
+    planner = planner_with(keeping=Keeping.CONTEXT)
+    planner.fill("r", computed(5), now=0.0)
+    first, second = (order.origin for order in planner.take().saves)
+    assert first is not None
+    assert second is not None
+    assert np.frombuffer(first.token_ids + second.token_ids, "<u4").tolist() == TOKENS[:16]
+    chain = hash_blocks(np.array(TOKENS, "<u4").tobytes(), BLOCK_SIZE, salt("salt"))
+    assert (first.first_block, first.parent_hash, first.cache_salt) == (0, None, "salt")
+    assert (second.first_block, second.parent_hash) == (WIDTH, int(chain[WIDTH - 1]))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from replicas.kv.store.contents import StoredObject
-from replicas.kv.store.origins import Origin, Origins, WarmPrefix
+from replicas.kv.store.origins import MAX_EXPECTED, Origin, Origins, WarmPrefix
 
 BLOCKS = 2
 
@@ -89,3 +89,37 @@ def test_earlier_uses_count_less() -> None:
     origins.fade()
     use(origins, 5, 5, 5)
     assert hottest(origins) == [tokens(5), tokens(1, 2)]
+
+
+def test_an_object_s_origin_is_known_once_it_has_come() -> None:
+    origins, hashes = Origins(), np.array([5, 6], "<u8").tobytes()
+    stored = StoredObject(b"k", "m", hashes, BLOCKS, 10, is_for_reuse=True)
+    origin = Origin(0, None, tokens(6), None)
+    origins.offered(stored, origin, is_here=False)
+    assert len(origins) == 0
+    origins.came(stored)
+    assert origins.get(b"k") == origin
+    origins.offered(stored, None, is_here=True)
+    assert hottest(origins) == [tokens(6)]
+
+
+def test_what_was_there_before_gets_its_origin_with_the_next_offer() -> None:
+    origins, hashes = Origins(), np.array([5, 6], "<u8").tobytes()
+    stored = StoredObject(b"k", "m", hashes, BLOCKS, 10, is_for_reuse=True)
+    origins.offered(stored, Origin(0, None, tokens(6), None), is_here=True)
+    assert len(origins) == 1
+    origins.came(stored)
+    assert len(origins) == 1
+
+
+def test_offers_that_do_not_come_are_forgotten() -> None:
+    origins = Origins()
+    for number in range(MAX_EXPECTED + 1):
+        key = number.to_bytes(4, "little")
+        stored = StoredObject(key, "m", key * 2, BLOCKS, 10, is_for_reuse=True)
+        origins.offered(stored, Origin(0, None, b"", None), is_here=False)
+        if number in (0, MAX_EXPECTED):
+            last = stored
+    origins.came(last)
+    origins.came(StoredObject(bytes(4), "m", bytes(8), BLOCKS, 10, is_for_reuse=True))
+    assert len(origins) == 1
