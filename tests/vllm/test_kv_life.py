@@ -12,9 +12,13 @@ import httpx
 import pytest
 import ray
 from ray import serve
-from ray.util import list_named_actors
+from ray.actor import ActorHandle
 
-from replicas.kv.store.settings import family_prefix
+from replicas.kv.store.peers import store_names
+from replicas.kv.store.wire import pack_origins, unpack_objects
+from router.core.hashing import unpack_hashes
+from router.core.types import StoreId
+from router.serve.actor_family import NAMESPACE
 from tests.serve.cached_app import pid_of, until
 from tests.serve.context_calls import Caller
 from tests.vllm.real_app import LLM, REPLICAS, RealApp, running_app
@@ -63,15 +67,21 @@ def stored_blocks(app: RealApp) -> int:
     return int(app.stats()["index"]["stored_blocks"])
 
 
-def stores(app: RealApp) -> list[str]:
-    prefix = family_prefix(app.name)
-    names = [actor["name"] for actor in list_named_actors(all_namespaces=True)]
-    return [name for name in names if name.startswith(prefix)]
+def stores(app: RealApp) -> list[StoreId]:
+    return store_names(app.name)
 
 
-def store_of(app: RealApp) -> ray.actor.ActorHandle:
+def store_of(app: RealApp) -> ActorHandle:
     (name,) = stores(app)
-    return ray.get_actor(name, namespace="warmpath")
+    return ray.get_actor(name, namespace=NAMESPACE)
+
+
+def store_pid(app: RealApp) -> int | None:
+    """None while there is no store that answers."""
+    try:
+        return pid_of(store_of(app))
+    except (ray.exceptions.RayError, ValueError):
+        return None
 
 
 def prompt(seed: int, tokens: int) -> list[int]:
@@ -107,9 +117,10 @@ def test_what_a_fork_shares_stays_for_it(app: RealApp, ann: Caller) -> None:
 def test_a_killed_store_is_there_again_for_the_next_turn(app: RealApp, ann: Caller) -> None:
     name = ann.created(prompt=prompt(5, 2 * OBJECT_TOKENS + 5))
     until(lambda: stored_blocks(app) >= 2 * OBJECT_BLOCKS, 30)
-    killed = pid_of(store_of(app))
+    killed = store_pid(app)
+    assert killed is not None
     os.kill(killed, signal.SIGKILL)
-    until(lambda: len(stores(app)) == 1 and pid_of(store_of(app)) != killed, 30)
+    until(lambda: store_pid(app) not in (None, killed), 30)
     assert ann.complete(name, prompt(6, OBJECT_TOKENS)).status_code == 200
     until(lambda: stored_blocks(app) >= OBJECT_BLOCKS, 30)
     assert ann.call("DELETE", f"/{name}").status_code == 200
@@ -124,6 +135,27 @@ def test_stored_blocks_outlive_the_replica_that_computed_them(app: RealApp, ann:
     until(lambda: len(app.pids(LLM)) == 2, 200)
     assert ann.get(name)["turns"] == 1
     assert ann.call("DELETE", f"/{name}").status_code == 200
+
+
+def test_a_new_replica_begins_with_the_prefixes_that_are_used_most(
+    app: RealApp, ann: Caller
+) -> None:
+    name = ann.created(prompt=prompt(9, 2 * OBJECT_TOKENS + 5))
+    store = store_of(app)
+    objects = ray.get(store.listing.remote(), timeout=10)
+    for _ in range(3):
+        unknown = pack_origins([None] * len(unpack_objects(objects)))
+        ray.get(store.offer.remote(objects, unknown), timeout=10)
+    before = set(app.indexed())
+    app.deploy(replicas=3)
+    app.until_known(3)
+    (new,) = set(app.indexed()) - before
+    stored_hashes = {h for o in unpack_objects(objects) for h in unpack_hashes(o.hashes).tolist()}
+    assert len(stored_hashes) == 2 * OBJECT_BLOCKS
+    assert app.indexed()[new] == stored_hashes
+    assert ann.call("DELETE", f"/{name}").status_code == 200
+    app.deploy(replicas=REPLICAS)
+    app.until_known(REPLICAS)
 
 
 def test_the_last_replica_s_leave_ends_the_store(app: RealApp) -> None:

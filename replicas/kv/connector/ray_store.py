@@ -37,6 +37,10 @@ class RayStores:
         self._lock = threading.Lock()
         self._actors: dict[str, ActorHandle] = {}
 
+    def prepare(self) -> None:
+        """Begins to join the cluster, so that the first load need not."""
+        threading.Thread(target=self._join_early, name="kv-join", daemon=True).start()
+
     def offer(self, objects: Sequence[SealedObject]) -> list[bool]:
         heads = pack_objects([self._head(item) for item in objects])
         origins = pack_origins([item.origin for item in objects])
@@ -127,6 +131,13 @@ class RayStores:
                 actor = ray.get_actor(store_id, namespace=self._address.namespace)
                 self._actors[store_id] = actor
             return actor
+
+    def _join_early(self) -> None:
+        try:
+            with self._lock:
+                self._join()
+        except Exception as error:
+            logger.warning("the cluster cannot be joined yet: %r", error)
 
     def _join(self) -> None:
         if not ray.is_initialized():

@@ -182,9 +182,11 @@ class WarmpathConnector(KVConnectorBase_V1):
 
     @_guarded(None)
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        stores = RayStores(self._settings.address)
+        stores.prepare()
         self._transfers = Transfers(
             host_pool(kv_caches),
-            RayStores(self._settings.address),
+            stores,
             held_bytes=self._settings.held_bytes,
             load_timeout_s=self._settings.load_timeout_s,
         )
