@@ -6,10 +6,14 @@ replica as tags. The ingress's metrics are in `serve_app.observe.metrics`.
 
 import asyncio
 from dataclasses import dataclass
+from math import isfinite
 from typing import Protocol
+
+import msgspec
 
 from replicas.engines.protocol import Engine
 from replicas.kv.tracker import CacheTracker
+from router.core.store_access import LoadLine
 
 INTERVAL_S = 5.0
 
@@ -47,7 +51,16 @@ KV_TRANSFERS = ReplicaGauge(
     ("model", "kind"),
 )
 
-REPLICA_GAUGES = (KV_USAGE, ENGINE_REQUESTS, INDEX_LAG, CACHE_EVENTS, KV_TRANSFERS)
+KV_BREAK_EVEN = ReplicaGauge(
+    "warmpath_kv_break_even",
+    "What the replica has measured of loads from KV stores, by kind: fixed_ms, ms_per_block,"
+    " compute_ms_per_block, and from how many blocks on loading is cheaper.",
+    ("model", "kind"),
+)
+
+REPLICA_GAUGES = (KV_USAGE, ENGINE_REQUESTS, INDEX_LAG, CACHE_EVENTS)
+STORE_GAUGES = (KV_TRANSFERS, KV_BREAK_EVEN)
+"""Of replicas with a KV store only."""
 
 
 class Gauges(Protocol):
@@ -64,7 +77,7 @@ class RayGauges:
 
         self._gauges = {
             gauge.name: Gauge(gauge.name, description=gauge.description, tag_keys=gauge.tags)
-            for gauge in REPLICA_GAUGES
+            for gauge in (*REPLICA_GAUGES, *STORE_GAUGES)
         }
 
     def observe(self, gauge: ReplicaGauge, value: float, tags: dict[str, str]) -> None:
@@ -88,3 +101,14 @@ def report(model: str, engine: Engine, tracker: CacheTracker, gauges: Gauges) ->
         gauges.observe(CACHE_EVENTS, count, {**tags, "kind": kind})
     for kind, count in engine.transfer_counts().items():
         gauges.observe(KV_TRANSFERS, count, {**tags, "kind": kind})
+    for kind, value in _measured(tracker.traits().load_line).items():
+        gauges.observe(KV_BREAK_EVEN, value, {**tags, "kind": kind})
+
+
+def _measured(line: LoadLine | None) -> dict[str, float]:
+    """No break-even where computing is always cheaper."""
+    if line is None:
+        return {}
+    values: dict[str, float] = msgspec.structs.asdict(line)
+    values["blocks"] = line.break_even_blocks
+    return {kind: value for kind, value in values.items() if isfinite(value)}
