@@ -193,7 +193,9 @@ class IndexLink:
                 self.counters.late_answers += 1
                 self._bookings.release(waiter.request.booking_id)
                 self.tell_soon()
-        if batch.waiters and not batch.is_late:
+        if batch.is_late:
+            self._prober.answered_late()
+        elif batch.waiters:
             self._breaker.answered()
 
     def _introduce(self) -> None:

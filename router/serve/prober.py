@@ -1,8 +1,13 @@
-"""What follows missed deadlines: the breaker opens, and one probe an interval until it closes."""
+"""What follows missed deadlines: the breaker opens, and probes until it closes.
+
+One leaves every interval, and one with each late answer: that shows that the index lives, and a
+probe tells whether it keeps up. So a moment's silence costs no whole interval.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from router.serve.breaker import Breaker
 from router.serve.link_settings import LinkCounters
@@ -27,6 +32,7 @@ class Prober:
         self._breaker = breaker
         self._counters = counters
         self._fly = fly
+        self._heard = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def missed(self) -> None:
@@ -36,7 +42,12 @@ class Prober:
         if self._breaker.missed(loop.time()):
             self._counters.breaker_opened += 1
             _log.warning("the block index missed its deadlines; deciding locally, probing it")
+            self._heard.clear()
             self._task = loop.create_task(self._probe())
+
+    def answered_late(self) -> None:
+        """A call that had missed its deadline was answered after all."""
+        self._heard.set()
 
     async def close(self) -> None:
         if self._task is not None:
@@ -46,7 +57,10 @@ class Prober:
     async def _probe(self) -> None:
         loop = asyncio.get_running_loop()
         while self._breaker.is_open:
-            await asyncio.sleep(self._breaker.probe_wait_s(loop.time()))
+            with suppress(TimeoutError):
+                wait_s = self._breaker.probe_wait_s(loop.time())
+                await asyncio.wait_for(self._heard.wait(), wait_s)
+            self._heard.clear()
             self._breaker.probed(loop.time())
             flight = self._fly()
             if flight is not None:

@@ -153,6 +153,19 @@ async def test_three_misses_open_the_breaker_and_a_probe_closes_it(
     assert client.counters()["breaker_opened"] == client.counters()["breaker_closed"] == 1
 
 
+async def test_a_late_answer_calls_for_a_probe_at_once(index: Index, rng: Random) -> None:
+    client = IndexClient(index, rng, replace(SETTINGS, probe_interval_s=60.0))
+    await client.select(prompt())
+    index.running.clear()
+    await miss_deadlines(client, 3)
+    assert (await client.select(prompt())).reason == "fallback:breaker_open"
+
+    index.running.set()
+
+    await until(lambda: client.counters()["breaker_closed"] == 1)
+    await client.close()
+
+
 async def test_a_frozen_index_never_holds_more_than_a_few_calls(
     client: IndexClient, index: Index
 ) -> None:
