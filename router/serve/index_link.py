@@ -183,7 +183,15 @@ class IndexLink:
         if landing.unplaced:
             self._bookings.announce_again(landing.unplaced)
             self.tell_soon(self._settings.repeat_after_s)
-        for waiter, answer in zip(batch.waiters, landing.answers, strict=True):
+        self._answer(batch, landing.answers)
+        if batch.is_late:
+            self._prober.answered_late()
+        elif batch.waiters:
+            self._breaker.answered()
+
+    def _answer(self, batch: IndexBatch, answers: list[Answer]) -> None:
+        """Books what has been decided; a decision for which nobody waits any more is released."""
+        for waiter, answer in zip(batch.waiters, answers, strict=True):
             is_booked = answer.outcome == Outcome.CHOSEN
             if waiter.answer(answer):
                 if is_booked:
@@ -193,10 +201,6 @@ class IndexLink:
                 self.counters.late_answers += 1
                 self._bookings.release(waiter.request.booking_id)
                 self.tell_soon()
-        if batch.is_late:
-            self._prober.answered_late()
-        elif batch.waiters:
-            self._breaker.answered()
 
     def _introduce(self) -> None:
         """Another life of the actor is told of every live booking again."""
