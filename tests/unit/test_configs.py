@@ -54,8 +54,14 @@ def test_shipped_config_opens_with_purpose_needs_and_run_line(path: Path) -> Non
     assert f"configs/{path.name}" in header[-1]
 
 
-def test_the_four_agreed_configs_are_shipped() -> None:
-    assert {path.stem for path in CONFIGS} == {"gpu", "gpu-tp", "local", "sim"}
+def test_every_way_to_run_has_a_config() -> None:
+    assert {path.stem for path in CONFIGS} == {"gpu", "gpu-tp", "kv-store", "local", "sim"}
+
+
+def test_of_all_only_one_keeps_kv_beyond_its_replica() -> None:
+    apps = {path.stem: read_config_file(path).apps["warmpath"] for path in CONFIGS}
+    assert [name for name, app in apps.items() if app.kv_store.enabled] == ["kv-store"]
+    assert apps["kv-store"].models == apps["local"].models
 
 
 def test_local_serves_two_real_engines_and_sim_eight_simulated() -> None:
