@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from replicas.kv.store.claim_rounds import ClaimRounds
-from replicas.kv.store.contents import StoreContents
+from replicas.kv.store.contents import StoreContents, StoredObject
 from replicas.kv.store.directory_news import DirectoryNews
 from replicas.kv.store.handover import hand_over
 from replicas.kv.store.meters import StoreMeters
@@ -110,7 +110,7 @@ class KVStoreActor:
         for stored, data in zip(unpack_objects(heads), objects, strict=True):
             if data.nbytes == stored.size_bytes and self._contents.offer(stored):
                 self._contents.put(stored, await asyncio.to_thread(ray.put, data))
-                self._origins.came(stored)
+                self._take_origin(stored)
         self._spread()
 
     async def locate(self, keys: Sequence[bytes]) -> list[list[ray.ObjectRef]]:
@@ -152,6 +152,11 @@ class KVStoreActor:
         self._claims.note(changes, time.monotonic())
         self._origins.remove(changes.removed)
         self._news.note(changes)
+
+    def _take_origin(self, stored: StoredObject) -> None:
+        """Not of an object that found no room."""
+        if self._contents.get(stored.key) is not None:
+            self._origins.came(stored)
 
     def _index(self, model: str) -> NamedIndex:
         return NamedIndex(self._settings.application, model)

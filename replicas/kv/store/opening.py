@@ -42,6 +42,7 @@ class NodeStore:
     def __init__(self, settings: StoreSettings) -> None:
         self._settings = settings
         self._actor: ActorHandle | None = None
+        self._opening: asyncio.Task[ActorHandle] | None = None
 
     async def renew(self, replica_id: ReplicaId, model: str) -> None:
         """Makes the store where it is gone."""
@@ -70,13 +71,25 @@ class NodeStore:
 
     async def _call(self, call: Callable[[ActorHandle], Awaitable[None]]) -> None:
         async with asyncio.timeout(CALL_LIMIT_S):
-            if self._actor is None:
-                self._actor = await asyncio.to_thread(open_store, self._settings)
+            actor = self._actor or await self._opened()
             try:
-                await call(self._actor)
+                await call(actor)
             except ray.exceptions.RayActorError:
                 self._actor = None
                 raise
+
+    async def _opened(self) -> ActorHandle:
+        """One thread at a time looks for the store, however long that takes."""
+        if self._opening is None:
+            opening = asyncio.to_thread(open_store, self._settings)
+            self._opening = asyncio.create_task(opening)
+            self._opening.add_done_callback(self._found)
+        return await asyncio.shield(self._opening)
+
+    def _found(self, opening: "asyncio.Task[ActorHandle]") -> None:
+        self._opening = None
+        if not opening.cancelled() and opening.exception() is None:
+            self._actor = opening.result()
 
 
 async def _hottest(
