@@ -117,9 +117,14 @@ class CandidateView:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A decision with all that it was made from, candidates in order of cost."""
+    """A decision with all that it was made from, candidates in order of cost.
+
+    `diverges_at`: some candidate holds so many leading blocks, and none the block after them, which
+    had to be computed wherever the request went.
+    """
 
     decision: Decision
     tenant: Tenant
     policy: PolicySpec
     candidates: tuple[CandidateView, ...]
+    diverges_at: int

@@ -27,7 +27,8 @@ class Record(Value, frozen=True, eq=False):
         terms = policy.terms(self.facts) if isinstance(policy, Itemised) else {}
         views = [self._view(position, terms) for position in range(len(self.facts.slots))]
         views.sort(key=lambda view: view.cost)
-        return Explanation(self.decision, self.tenant, self.policy, tuple(views))
+        diverges_at = max(view.overlap_blocks for view in views)
+        return Explanation(self.decision, self.tenant, self.policy, tuple(views), diverges_at)
 
     def _view(self, position: int, terms: dict[str, Floats]) -> CandidateView:
         facts = self.facts

@@ -92,11 +92,6 @@ class HolderSets:
         """The sets with the column on any tier. O(sets)."""
         return self._contents.numbers_with(column, list(Tier))
 
-    def columns_of(self, number: int) -> list[int]:
-        """The columns that hold on any tier."""
-        held = unpack(np.bitwise_or.reduce(self.rows[number], axis=0))
-        return [int(column) for column in np.flatnonzero(held)]
-
     def clear_column(self, column: int, tiers: Sequence[Tier]) -> list[int]:
         """Removes the column from every set on these tiers. O(sets).
 

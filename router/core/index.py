@@ -12,7 +12,7 @@ from router.core.event_intake import EventIntake
 from router.core.events import EventBatch, SnapshotChunk
 from router.core.holder_sets import HolderSets
 from router.core.hot_prefixes import HotPrefix, HotPrefixes
-from router.core.index_reports import Divergence, IndexReports, IndexStats
+from router.core.index_reports import IndexReports, IndexStats
 from router.core.overlap import Overlap, OverlapReader
 from router.core.room import Room
 from router.core.speculation import Speculation
@@ -142,10 +142,6 @@ class BlockIndex:
         """The last of the replica's batches that is in here; None where there is none yet."""
         stream = self._streams.by_replica.get(replica_id)
         return stream.next_seq - 1 if stream is not None and stream.next_seq else None
-
-    def divergence(self, hashes: Hashes) -> Divergence:
-        """Up to where any replica holds a prompt, and which ones do."""
-        return self._reports.divergence(hashes)
 
     def hottest(self, limit: int) -> list[HotPrefix]:
         """The prefixes that most lookups share, with sampled counts."""

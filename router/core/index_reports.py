@@ -13,18 +13,6 @@ from router.core.types import ReplicaId, Tier
 
 
 @dataclass(frozen=True, slots=True)
-class Divergence:
-    """Where a prompt leaves what the replicas hold.
-
-    `blocks` leading blocks are held by some replica, all of them by `replicas` (none where 0). The
-    block after them is the first that must be computed wherever the request goes.
-    """
-
-    blocks: int
-    replicas: tuple[ReplicaId, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class IndexStats:
     """Sizes now and counters since the start; blocks are distinct hashes.
 
@@ -54,20 +42,6 @@ class IndexReports:
     def __init__(self, chains: ChainMap, streams: Streams) -> None:
         self._chains = chains
         self._streams = streams
-
-    def divergence(self, hashes: Hashes) -> Divergence:
-        """O(segments of the prompt)."""
-        held: set[int] = set()
-        blocks = 0
-        for length, segment in self._chains.walk(hashes):
-            columns = set(self._chains.sets.columns_of(self._chains.segments.holders[segment]))
-            still = held & columns if blocks else columns
-            if not still:
-                break
-            held, blocks = still, blocks + length
-        names = {stream.slot: name for name, stream in self._streams.by_replica.items()}
-        replicas = sorted(names[slot] for slot in names if slot in held)
-        return Divergence(blocks, tuple(replicas))
 
     def blocks_by_replica(self) -> dict[ReplicaId, tuple[int, int, int]]:
         """Blocks held by tier, GPU first. O(replicas · holder sets)."""

@@ -142,10 +142,6 @@ class IndexClient:
         """This process's own requests under way by replica."""
         return dict(self._bookings.in_flight)
 
-    @property
-    def is_breaker_open(self) -> bool:
-        return self._link.is_broken
-
     def counters(self) -> dict[str, int]:
         """Everything counted since the start, by name; `selected` and the fallbacks are requests.
 

@@ -187,7 +187,7 @@ class IndexLink:
         if batch.is_late:
             self._prober.answered_late()
         elif batch.waiters:
-            self._breaker.answered()
+            self._prober.answered()
 
     def _answer(self, batch: IndexBatch, answers: list[Answer]) -> None:
         """Books what has been decided; a decision for which nobody waits any more is released."""

@@ -45,6 +45,12 @@ class Prober:
             self._heard.clear()
             self._task = loop.create_task(self._probe())
 
+    def answered(self) -> None:
+        """A call was answered in time."""
+        if self._breaker.answered():
+            self._counters.breaker_closed += 1
+            _log.info("the block index answers in time again")
+
     def answered_late(self) -> None:
         """A call that had missed its deadline was answered after all."""
         self._heard.set()
@@ -69,6 +75,5 @@ class Prober:
 
     def _judge(self, probe: asyncio.Task[bool]) -> None:
         is_answered = probe.done() and not probe.cancelled() and probe.exception() is None
-        if is_answered and probe.result() and self._breaker.answered():
-            self._counters.breaker_closed += 1
-            _log.info("the block index answers in time again")
+        if is_answered and probe.result():
+            self.answered()

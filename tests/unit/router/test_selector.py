@@ -537,7 +537,7 @@ def test_an_explanation_shows_every_candidate_as_the_policy_saw_it(new_world: Ne
     assert explanation.decision == decision
     views = {view.replica_id: view for view in explanation.candidates}
     assert [view.replica_id for view in explanation.candidates][0] == decision.replica_id == "R1"
-    assert views[ReplicaId("R1")].overlap_blocks == 2
+    assert views[ReplicaId("R1")].overlap_blocks == explanation.diverges_at == 2
     assert views[ReplicaId("R0")].requests == 1
     assert views[ReplicaId("R0")].prefill_tokens == busy.uncached_tokens
     assert views[ReplicaId("R2")].cost < views[ReplicaId("R0")].cost

@@ -8,7 +8,7 @@ from router.core.events import NO_PARENT, EventBatch, SnapshotChunk, StoredRun
 from router.core.index import BlockIndex
 from router.core.streams import Outcome
 from router.core.types import BookingId, Incarnation, ReplicaId, Slot, StoreId, Tier
-from tests.unit.router.core.index_model import FIRST_LIFE, R1, R2, R3, batch, chain, gone, run
+from tests.unit.router.core.index_model import FIRST_LIFE, R1, R2, batch, chain, gone, run
 
 B1, B2 = BookingId(1), BookingId(2)
 
@@ -405,15 +405,6 @@ class TestManyPieces:
 
 
 class TestReports:
-    def test_divergence_names_the_last_common_holders(self) -> None:
-        index = index_of(R1, R2, R3)
-        index.apply(batch(0, run("abcd")))
-        index.apply(batch(0, run("abcd"), replica=R2))
-        index.apply(batch(0, run("ab"), replica=R3))
-        found = index.divergence(chain("abcxyz"))
-        assert (found.blocks, found.replicas) == (3, (R1, R2))
-        assert index.divergence(chain("nothing")).replicas == ()
-
     def test_the_prefix_that_lookups_share_is_the_hottest(self) -> None:
         index = index_of(R1, R2)
         index.apply(batch(0, run("systemabc")))
