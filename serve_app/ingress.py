@@ -154,7 +154,8 @@ class Ingress:
             return None
         application, kv_store = serve.get_replica_context().app_name, self._kv_store
         claims = ObjectClaims(kv_store.object_blocks if kv_store.enabled else 0)
-        names = dispatchers if kv_store.enabled else ()
+        storing = [model.name for model in self._models if model.engine == "vllm"]
+        names = storing if kv_store.enabled else []
         indexes = {name: NamedIndex(application, name) for name in names}
         stored = StoredKV(indexes, links.block_size)
         serving = Serving(admission, self._render_loop, renderers, dispatchers, claims, stored)
