@@ -18,7 +18,10 @@ import yaml
 from ray import serve
 from ray.serve.schema import ServeDeploySchema
 
+from router.core.store_access import LoadLine
+from router.core.types import ReplicaId
 from serve_app.bench.client_priority import served_first
+from serve_app.observe.decision_headers import alias
 
 APPLICATION = "bench"
 START_TIMEOUT_S = 600.0
@@ -56,16 +59,23 @@ class LiveApplication:
         """Of each replica, what it says to routers."""
         return self._on_each("record_replica_metadata")
 
-    def kill_replica(self) -> None:
-        """Ends one replica at once; returns when another, cold, has taken its place."""
+    def load_lines(self) -> list[LoadLine | None]:
+        """Of each replica, what it has measured of loads from its KV store."""
+        return self._on_each("load_line")
+
+    def kill_replica(self, shown: str | None = None) -> None:
+        """Kills the process of one replica, of the one that answers show under that name, with
+        signal 9; returns when another, cold, has taken its place."""
         names = self._replica_names()
-        ray.kill(ray.get_actor(names[0], namespace="serve"))
-        wait_until(lambda: self._is_replaced(names), RESTART_TIMEOUT_S)
+        victim = next(name for name in names if shown in (None, _shown(name)))
+        actor = ray.get_actor(victim, namespace="serve")
+        os.kill(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+        wait_until(lambda: self._is_replaced(victim, len(names)), RESTART_TIMEOUT_S)
         wait_until(self.is_running, RESTART_TIMEOUT_S)
 
-    def _is_replaced(self, old: list[str]) -> bool:
+    def _is_replaced(self, victim: str, count: int) -> bool:
         names = self._replica_names()
-        return old[0] not in names and len(names) == len(old) and self._answers() == len(old)
+        return victim not in names and len(names) == count and self._answers() == count
 
     def _answers(self) -> int:
         try:
@@ -125,6 +135,10 @@ def wait_until(is_so: Any, timeout_s: float) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"not so after {timeout_s:g} s")
         time.sleep(POLL_S)
+
+
+def _shown(actor_name: str) -> str:
+    return alias(ReplicaId(actor_name.rsplit("#", 1)[-1]))
 
 
 def _config(port: int, args: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,200 @@
+"""Conversations that go on at another replica, from what is stored, as if nothing had happened."""
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import ray
+
+from router.serve.actor_family import NAMESPACE
+from tests.serve.cached_app import BLOCK_SIZE, until
+from tests.serve.context_calls import STREAMED, Caller, bearer, events
+from tests.vllm.real_app import LLM, REPLICAS, RealApp, running_app
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
+
+OBJECT_BLOCKS = 2
+OBJECT_TOKENS = OBJECT_BLOCKS * BLOCK_SIZE
+RESTART_LIMIT_S = 240
+NOT_KEPT = {"cache-control": "no-store"}
+OPTIONS = {"max_tokens": 8, "ignore_eos": True, "return_token_ids": True}
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[RealApp]:
+    folder = Path(tempfile.mkdtemp(prefix="wp-", dir="/tmp"))
+    kept = Path(tempfile.mkdtemp(prefix="wp-kept-", dir="/tmp"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    contexts = {"journal": f"{kept}/contexts.sqlite", "lease_s": 2.0}
+    store = {"enabled": True, "object_blocks": OBJECT_BLOCKS, "memory_gib": 0.1}
+    try:
+        with running_app(folder, port, contexts=contexts, kv_store=store) as started:
+            yield started
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(kept, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def http(app: RealApp) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=app.url, timeout=120) as client:
+        yield client
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One context with all its ids so far, and what the whole of them give at once."""
+
+    app: RealApp
+    caller: Caller
+    ids: list[int]
+    headers: dict[str, str] = field(default_factory=dict)
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.caller.created(prompt=self.ids, headers=self.headers)
+
+    def turn(self, *new: int) -> dict[str, Any]:
+        """Checks the answer; returns its line in the access log, with the usage's figure."""
+        number = f"restore-{next(_numbers)}"
+        headers = {"X-Request-Id": number} | self.headers
+        answer = self.caller.complete(self.name, list(new), headers=headers, **OPTIONS)
+        assert answer.status_code == 200, answer.text
+        (choice,) = answer.json()["choices"]
+        self.ids += new
+        assert choice["token_ids"] == self.uninterrupted()
+        self.ids += choice["token_ids"]
+        details = answer.json()["usage"]["prompt_tokens_details"]
+        return self.app.log.line(number) | {"usage": details["cached_tokens"]}
+
+    def uninterrupted(self) -> list[int]:
+        """By the same model, with all the ids at once, under a salt that shares no block."""
+        salt = {"cache_salt": f"reference-{next(_numbers)}"}
+        body = {"model": "m", "prompt": self.ids, "temperature": 0} | OPTIONS | salt
+        headers = bearer(self.caller.tenant) | NOT_KEPT
+        answer = self.caller.http.post("/v1/completions", json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["choices"][0]["token_ids"])
+
+    @property
+    def stored_tokens(self) -> int:
+        """Of the objects that are full, all but the last answer's last token, which was never
+        computed."""
+        return (len(self.ids) - 1) // OBJECT_TOKENS * OBJECT_TOKENS
+
+
+def talk(app: RealApp, http: httpx.Client, seed: int, tokens: int, **headers: str) -> Conversation:
+    ids = [300 + seed, *range(400, 400 + tokens - 1)]
+    return Conversation(app, Caller(http, "m"), ids, headers)
+
+
+def until_stored(app: RealApp, tokens: int, before: int = 0) -> None:
+    """The index knows so many more."""
+    blocks = before + tokens // BLOCK_SIZE
+    until(lambda: app.stats()["index"]["stored_blocks"] >= blocks, 60)
+
+
+def stored_blocks(app: RealApp) -> int:
+    return int(app.stats()["index"]["stored_blocks"])
+
+
+def pid_of(app: RealApp, replica_id: str) -> int:
+    return next(pid for pid in app.pids(LLM) if app.replica_id(LLM, pid) == replica_id)
+
+
+def kill(app: RealApp, replica_id: str) -> None:
+    os.kill(pid_of(app, replica_id), signal.SIGKILL)
+
+
+def until_missed(app: RealApp) -> None:
+    """A turn that is decided before would be rerouted, and computed."""
+    until(lambda: app.stats()["candidates"] < REPLICAS)
+
+
+def until_whole(app: RealApp) -> None:
+    until(lambda: len(app.pids(LLM)) == REPLICAS, RESTART_LIMIT_S)
+    app.until_known(REPLICAS)
+
+
+def test_a_conversation_goes_on_after_its_replica_was_killed_between_turns(
+    app: RealApp, http: httpx.Client
+) -> None:
+    before = stored_blocks(app)
+    conversation = talk(app, http, 1, 700)
+    first = conversation.turn(5, 6, 7)
+    until_stored(app, conversation.stored_tokens, before)
+    kill(app, first["replica"])
+    until_missed(app)
+    after = conversation.turn(8, 9)
+    assert after["replica"] != first["replica"]
+    assert after["reason"] == "kv_load", str(after)
+    assert after["load_blocks"] * BLOCK_SIZE >= 640
+    assert after["cached_tokens"] == [after["forecast_blocks"][0] * BLOCK_SIZE]
+    assert after["cached_tokens"] == [after["usage"]]
+    assert after["causes"] == {}
+    again = conversation.turn(10)
+    assert again["load_blocks"] == 0
+    assert again["cached_tokens"][0] >= after["cached_tokens"][0]
+    until_whole(app)
+
+
+def test_a_turn_whose_replica_is_killed_leaves_no_trace_and_the_next_one_loads(
+    app: RealApp, http: httpx.Client
+) -> None:
+    before = stored_blocks(app)
+    conversation = talk(app, http, 2, 500)
+    first = conversation.turn(5, 6, 7)
+    until_stored(app, conversation.stored_tokens, before)
+    body = {"prompt": [8, 9], "max_tokens": 900, "ignore_eos": True} | STREAMED
+    headers, body = conversation.caller.turn_request(conversation.name, body)
+    with (
+        suppress(httpx.TransportError),
+        http.stream("POST", "/v1/completions", json=body, headers=headers) as answer,
+    ):
+        lines = answer.iter_lines()
+        next(line for line in lines if line.startswith("data: "))
+        kill(app, first["replica"])
+        assert events("\n".join(lines))[-1:] != ["[DONE]"]
+    until_missed(app)
+    after = conversation.turn(10)
+    assert after["replica"] != first["replica"]
+    assert after["load_blocks"] > 0, str(after)
+    assert after["cached_tokens"] == [after["forecast_blocks"][0] * BLOCK_SIZE]
+    until_whole(app)
+
+
+def test_a_load_from_a_store_that_died_is_computed_and_named(
+    app: RealApp, http: httpx.Client
+) -> None:
+    """Neither the log nor the usage counts what was not loaded as cached."""
+    before = stored_blocks(app)
+    conversation = talk(app, http, 3, 600)
+    conversation.turn(5, 6, 7)
+    until_stored(app, conversation.stored_tokens, before)
+    app.reset()
+    for store in stores():
+        ray.kill(store)
+    after = conversation.turn(8)
+    assert after["load_blocks"] > 0, str(after)
+    assert after["causes"] == {"load_failed": 1}
+    assert after["cached_tokens"] == [0] == [after["usage"]]
+
+
+def stores() -> list[Any]:
+    named = ray.util.list_named_actors(all_namespaces=True)
+    names = [actor["name"] for actor in named if actor["name"].startswith("kv-store")]
+    assert names
+    return [ray.get_actor(name, namespace=NAMESPACE) for name in names]
