@@ -4,7 +4,7 @@ A block is copied as it lies, layer after layer; what is inside is the attention
 only the same kind of engine (one namespace) can read it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -39,15 +39,30 @@ class HostPool:
         return sum(layer.shape[1] for layer in self._layers)
 
     def read(self, block_ids: Sequence[int], target: Bytes) -> None:
-        ids, start = list(block_ids), 0
-        for layer in self._layers:
-            end = start + layer.shape[1]
-            target[:, start:end] = layer[ids]
-            start = end
+        for rows, blocks in _runs(block_ids):
+            for layer, part in self._parts(target):
+                part[rows] = layer[blocks]
 
     def write(self, block_ids: Sequence[int], source: Bytes) -> None:
-        ids, start = list(block_ids), 0
+        for rows, blocks in _runs(block_ids):
+            for layer, part in self._parts(source):
+                layer[blocks] = part[rows]
+
+    def _parts(self, data: Bytes) -> Iterator[tuple[Bytes, Bytes]]:
+        """Each layer with its part of the blocks in `data`."""
+        start = 0
         for layer in self._layers:
             end = start + layer.shape[1]
-            layer[ids] = source[:, start:end]
+            yield layer, data[:, start:end]
             start = end
+
+
+def _runs(block_ids: Sequence[int]) -> Iterator[tuple[slice, slice]]:
+    """Where neighbours in `block_ids` are neighbours in the pool too, as slices of both: numpy
+    copies these twice as fast as by a list of places."""
+    first = 0
+    for place in range(1, len(block_ids) + 1):
+        if place == len(block_ids) or block_ids[place] != block_ids[place - 1] + 1:
+            start = block_ids[first]
+            yield slice(first, place), slice(start, start + place - first)
+            first = place

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -92,25 +93,30 @@ class RayStores:
         if not known:
             return [None] * len(keys)
         ready, _ = ray.wait(known, num_returns=len(known), timeout=_left(deadline))
-        return [self._get(refs, set(ready), deadline) for refs in located]
+        data = dict(zip(ready, self._get(ready, deadline), strict=True))
+        return [data.get(refs[0]) if refs else None for refs in located]
 
-    def _get(
-        self, refs: list[ray.ObjectRef], ready: set[ray.ObjectRef], deadline: float
-    ) -> Bytes | None:
-        if not refs or refs[0] not in ready:
-            return None
+    def _get(self, refs: Sequence[ray.ObjectRef], deadline: float) -> list[Bytes | None]:
+        """All in one call; one by one where any of them is gone."""
         try:
-            data: Bytes = ray.get(refs[0], timeout=_left(deadline))
+            found: list[Bytes | None] = ray.get(list(refs), timeout=_left(deadline))
+            return found
         except ray.exceptions.RayError as error:
-            logger.warning("a stored object is gone: %s", type(error).__name__)
-            return None
-        return data
+            if len(refs) == 1:
+                logger.warning("a stored object is gone: %s", type(error).__name__)
+                return [None]
+        return [data for ref in refs for data in self._get([ref], deadline)]
 
     def _ask(
         self, store_id: str, call: Callable[[ActorHandle], ray.ObjectRef], timeout_s: float
     ) -> Any:
-        """Another actor may bear the name of one that died."""
+        """Only what has to be found first may take Ray as long as it likes. Another actor may bear
+        the name of one that died."""
         deadline = time.monotonic() + timeout_s
+        known = self._actors.get(store_id)
+        if known is not None:
+            with suppress(ray.exceptions.ActorDiedError):
+                return ray.get(call(known), timeout=timeout_s)
 
         def asked() -> Any:
             try:

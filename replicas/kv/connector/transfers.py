@@ -14,12 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+from replicas.kv.connector.buffers import Buffers
 from replicas.kv.connector.messages import LoadJob, Piece, SaveObject, StepReport
 from replicas.kv.connector.pool import BlockPool, Bytes
 from replicas.kv.store.objects import (
     ObjectKey,
     UnusableObject,
-    new_object,
     object_bytes,
     opened,
     payload,
@@ -31,6 +31,8 @@ from router.core.transfer import Keeping
 logger = logging.getLogger(__name__)
 
 MAX_BATCH_OBJECTS = 16
+SPARE_BYTES = 64 * 2**20
+"""Host memory that is kept for the next saves."""
 STOP_TIMEOUT_S = 5.0
 """How long a stop waits for the saver to put down what it has in hand."""
 
@@ -55,7 +57,7 @@ class ObjectStore(Protocol):
         ...
 
     def put(self, objects: Sequence[SealedObject]) -> None:
-        """Returns once the store has them."""
+        """Returns once the store has them; their bytes are the caller's again then."""
         ...
 
     def fetch(self, pieces: Sequence[Piece], timeout_s: float) -> list[Bytes | None]:
@@ -81,10 +83,12 @@ class Transfers:
         self._load_timeout_s = load_timeout_s
         self._lock = threading.Lock()
         self._waiting_bytes = 0
+        self._buffers = Buffers(min(held_bytes, SPARE_BYTES))
         self._report = StepReport()
         self._outbox: queue.SimpleQueue[SealedObject | None] = queue.SimpleQueue()
         self._loading: dict[str, Future[list[int]]] = {}
         self._loaders = ThreadPoolExecutor(2, thread_name_prefix="kv-load")
+        self._checker = ThreadPoolExecutor(1, thread_name_prefix="kv-check")
         self._saver = threading.Thread(target=self._save_all, name="kv-save", daemon=True)
         self._saver.start()
 
@@ -92,11 +96,12 @@ class Transfers:
         """Copies the blocks out; the rest happens later. The blocks are free again afterwards."""
         for order in orders:
             blocks = len(order.block_ids)
-            if not self._reserve(object_bytes(blocks, self._pool.block_bytes)):
+            size_bytes = object_bytes(blocks, self._pool.block_bytes)
+            if not self._reserve(size_bytes):
                 self._report_saves([order.key], is_saved=False)
                 self._count("save_dropped")
                 continue
-            data = new_object(blocks, self._pool.block_bytes)
+            data = self._buffers.take(size_bytes)
             self._pool.read(order.block_ids, payload(data, blocks))
             self._outbox.put(
                 SealedObject(order.key, order.hashes, order.keeping, blocks, data, order.origin)
@@ -128,7 +133,8 @@ class Transfers:
 
     def close(self) -> None:
         self._outbox.put(None)
-        self._loaders.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._loaders, self._checker):
+            threads.shutdown(wait=False, cancel_futures=True)
         self._saver.join(STOP_TIMEOUT_S)
 
     def _load(self, job: LoadJob) -> list[int]:
@@ -136,10 +142,11 @@ class Transfers:
         began = time.monotonic()
         lost = [block for piece in job.pieces for block in piece.block_ids]
         try:
-            found = self._store.fetch(job.pieces, self._load_timeout_s)
-            for piece, data in zip(job.pieces, found, strict=True):
-                if not self._place(piece, data):
+            for piece, proof in self._proofs(job.pieces):
+                blocks = proof.result()
+                if blocks is None:
                     break
+                self._pool.write(piece.block_ids, blocks)
                 del lost[: len(piece.block_ids)]
         except Exception:
             logger.exception("a load failed; the engine computes instead")
@@ -151,10 +158,19 @@ class Transfers:
         self._count("load_us", int((time.monotonic() - began) * 1e6))
         return lost
 
-    def _place(self, piece: Piece, data: Bytes | None) -> bool:
+    def _proofs(self, pieces: Sequence[Piece]) -> list[tuple[Piece, "Future[Bytes | None]"]]:
+        """Of each piece its blocks, once they are proven: the proof of one goes on beside the copy
+        of the one before."""
+        found = self._store.fetch(pieces, self._load_timeout_s)
+        return [
+            (piece, self._checker.submit(self._proven, piece, data))
+            for piece, data in zip(pieces, found, strict=True)
+        ]
+
+    def _proven(self, piece: Piece, data: Bytes | None) -> Bytes | None:
         if data is None:
             self._count("load_missing")
-            return False
+            return None
         try:
             key = ObjectKey.unpack(piece.key)
             blocks = opened(data, key, piece.object_blocks, self._pool.block_bytes)
@@ -162,16 +178,16 @@ class Transfers:
             logger.warning("a stored object is not used: %s", error.message)
             self._count("load_damaged")
             self._store.discard([piece.key])
-            return False
-        end = piece.skipped + len(piece.block_ids)
-        self._pool.write(piece.block_ids, blocks[piece.skipped : end])
-        return True
+            return None
+        return blocks[piece.skipped : piece.skipped + len(piece.block_ids)]
 
     def _save_all(self) -> None:
         while (batch := self._next_batch()) is not None:
             keys = [item.key for item in batch]
             try:
                 self._save_batch(batch)
+                for item in batch:
+                    self._buffers.give(item.data)
                 self._report_saves(keys, is_saved=True)
             except Exception:
                 logger.exception("a save failed; what it held is lost to later requests")

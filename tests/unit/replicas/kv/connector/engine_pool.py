@@ -1,6 +1,7 @@
 """A pool of blocks and a store in memory, as the connector's two halves meet them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class MemoryStore:
         return [item.key not in self.objects for item in objects]
 
     def put(self, objects: Sequence[SealedObject]) -> None:
-        self.objects |= {item.key: item for item in objects}
+        self.objects |= {item.key: replace(item, data=item.data.copy()) for item in objects}
 
     def fetch(self, pieces: Sequence[Piece], timeout_s: float) -> list[Bytes | None]:
         found = [self.objects.get(piece.key) for piece in pieces]

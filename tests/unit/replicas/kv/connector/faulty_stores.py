@@ -121,7 +121,7 @@ class StoreOnDisk:
 
     def put(self, objects: Sequence[SealedObject]) -> None:
         for item in objects:
-            self._contents.put(_head(item), item.data)
+            self._contents.put(_head(item), item.data.copy())
 
     def fetch(self, pieces: Sequence[Piece], timeout_s: float) -> list[Bytes | None]:
         keys = [piece.key for piece in pieces]
