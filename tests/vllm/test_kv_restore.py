@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -111,6 +112,16 @@ def stored_blocks(app: RealApp) -> int:
     return int(app.stats()["index"]["stored_blocks"])
 
 
+def settled_blocks(app: RealApp) -> int:
+    """Once nothing has come or gone for a while: a store that died is replaced within seconds."""
+    known, since_s = -1, time.monotonic()
+    while time.monotonic() < since_s + 8:
+        if (blocks := stored_blocks(app)) != known:
+            known, since_s = blocks, time.monotonic()
+        time.sleep(0.2)
+    return known
+
+
 def pid_of(app: RealApp, replica_id: str) -> int:
     return next(pid for pid in app.pids(LLM) if app.replica_id(LLM, pid) == replica_id)
 
@@ -198,3 +209,13 @@ def stores() -> list[Any]:
     names = [actor["name"] for actor in named if actor["name"].startswith("kv-store")]
     assert names
     return [ray.get_actor(name, namespace=NAMESPACE) for name in names]
+
+
+def test_what_a_client_forbids_to_keep_is_not_kept(app: RealApp, http: httpx.Client) -> None:
+    kept = settled_blocks(app)
+    secret = talk(app, http, 4, 300, **NOT_KEPT)
+    for new in range(3):
+        secret.turn(500 + new)
+    open_one = talk(app, http, 5, 300)
+    until_stored(app, 256, kept)
+    assert settled_blocks(app) - kept <= open_one.stored_tokens // BLOCK_SIZE
