@@ -16,6 +16,7 @@ from typing import Any
 import ray
 import yaml
 from ray import serve
+from ray.serve.context import _set_global_client
 from ray.serve.schema import ServeDeploySchema
 
 from router.core.store_access import LoadLine
@@ -125,6 +126,7 @@ def live_application(
             with served_first():
                 yield live
         finally:
+            _set_global_client(None)  # Serve would take the next cluster for this one
             ray.shutdown()
 
 
