@@ -20,6 +20,7 @@ RARE = {
     "warmpath_retries",
     "warmpath_forecast_differences",
     "warmpath_unsettled",
+    "warmpath_load_tokens",
 }
 """Counters of what does not befall every request: they appear with their first event."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from replicas.cache_report import REPLICA_GAUGES
+from replicas.cache_report import REPLICA_GAUGES, STORE_GAUGES
 from replicas.engines.protocol import EngineRequest, Route, Routing
 from replicas.settlement import Cause, Settlement
 from router.core.errors import InvalidRequest
@@ -196,8 +196,8 @@ def test_the_readme_lists_every_metric() -> None:
     text = (Path(__file__).parents[3] / "serve_app" / "README.md").read_text()
     _, _, table = text.partition("### Metrics")
     listed = set(re.findall(r"`(warmpath_\w+)`", table))
-    ours = {metric.name for metric in METRICS} | {gauge.name for gauge in REPLICA_GAUGES}
-    assert listed == ours | {"warmpath_ingress_faults"}
+    ours = {each.name for each in (*METRICS, *REPLICA_GAUGES, *STORE_GAUGES)}
+    assert listed == ours | {"warmpath_ingress_faults", "warmpath_kv_store"}
 
 
 def test_the_readmes_example_has_real_hashes() -> None:
