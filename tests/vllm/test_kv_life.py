@@ -146,6 +146,7 @@ def test_a_new_replica_begins_with_the_prefixes_that_are_used_most(
     for _ in range(3):
         unknown = pack_origins([None] * len(unpack_objects(objects)))
         ray.get(store.offer.remote(objects, unknown), timeout=10)
+    app.until_known(REPLICAS)
     before = set(app.indexed())
     app.deploy(replicas=3)
     app.until_known(3)

@@ -90,6 +90,11 @@ class Conversation:
         assert answer.status_code == 200, answer.text
         return list(answer.json()["choices"][0]["token_ids"])
 
+    def until_stored(self) -> None:
+        until(
+            lambda: self.caller.get(self.name)["cache"]["stored_tokens"] >= self.stored_tokens, 60
+        )
+
     @property
     def stored_tokens(self) -> int:
         """Of the objects that are full, all but the last answer's last token, which was never
@@ -143,10 +148,9 @@ def until_whole(app: RealApp) -> None:
 def test_a_conversation_goes_on_after_its_replica_was_killed_between_turns(
     app: RealApp, http: httpx.Client
 ) -> None:
-    before = stored_blocks(app)
     conversation = talk(app, http, 1, 700)
     first = conversation.turn(5, 6, 7)
-    until_stored(app, conversation.stored_tokens, before)
+    conversation.until_stored()
     kill(app, first["replica"])
     until_missed(app)
     after = conversation.turn(8, 9)
@@ -165,10 +169,9 @@ def test_a_conversation_goes_on_after_its_replica_was_killed_between_turns(
 def test_a_turn_whose_replica_is_killed_leaves_no_trace_and_the_next_one_loads(
     app: RealApp, http: httpx.Client
 ) -> None:
-    before = stored_blocks(app)
     conversation = talk(app, http, 2, 500)
     first = conversation.turn(5, 6, 7)
-    until_stored(app, conversation.stored_tokens, before)
+    conversation.until_stored()
     body = {"prompt": [8, 9], "max_tokens": 900, "ignore_eos": True} | STREAMED
     headers, body = conversation.caller.turn_request(conversation.name, body)
     with (
@@ -191,10 +194,9 @@ def test_a_load_from_a_store_that_died_is_computed_and_named(
     app: RealApp, http: httpx.Client
 ) -> None:
     """Neither the log nor the usage counts what was not loaded as cached."""
-    before = stored_blocks(app)
     conversation = talk(app, http, 3, 600)
     conversation.turn(5, 6, 7)
-    until_stored(app, conversation.stored_tokens, before)
+    conversation.until_stored()
     app.reset()
     for store in stores():
         ray.kill(store)
