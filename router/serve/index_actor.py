@@ -2,7 +2,6 @@
 
 A plain class with blocking methods: a serial actor takes half as many calls again as an
 asynchronous one. No call waits for anything, but for `inherit` at the start of a successor.
-Callers on its node reach `exchange` by a socket, too; see `flight_socket`.
 """
 
 import logging
@@ -17,7 +16,6 @@ import ray
 from ray.actor import ActorHandle
 
 from router.core.types import Incarnation
-from router.serve.flight_socket import FlightServer
 from router.serve.index_service import IndexService
 from router.serve.index_settings import IndexSettings, unpack_settings
 from router.serve.wire import PROTOCOL, Landing, Receipt, Verdict, encode
@@ -47,7 +45,6 @@ class BlockIndexActor:
         self._estate: Iterator[bytes] = iter(())
         self._retiree: _Retiree | None = None
         self._sweeps_failed = 0
-        self._flights = FlightServer(self.exchange)
         threading.Thread(target=self._sweep_forever, name="sweep", daemon=True).start()
 
     def hello(self, protocol: int) -> tuple[int, str]:
@@ -63,10 +60,6 @@ class BlockIndexActor:
             for page in self._service.pages():
                 heir.take_over(page, time.monotonic())
             self._service = heir
-
-    def flight_address(self) -> tuple[str, str]:
-        """This node's id, and the address on it under which `exchange` is to be had without Ray."""
-        return ray.get_runtime_context().get_node_id(), self._flights.address
 
     def exchange(self, flight: bytes) -> bytes:
         """A caller's news and selections; see `wire.Flight` and `wire.Landing`."""
@@ -114,11 +107,7 @@ class BlockIndexActor:
         """Counts of everything by part, as a MessagePack map."""
         with self._lock:
             return msgspec.msgpack.encode(
-                {
-                    **self._service.stats(time.monotonic()),
-                    "sweeps_failed": self._sweeps_failed,
-                    "flights_failed": self._flights.failures,
-                }
+                {**self._service.stats(time.monotonic()), "sweeps_failed": self._sweeps_failed}
             )
 
     def inherit(self, predecessor: ActorHandle, own_name: str) -> None:

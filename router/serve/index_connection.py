@@ -1,7 +1,6 @@
 """The way from a process to the block index's actor: finds it by name, follows its successors."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 import ray
@@ -9,36 +8,13 @@ from ray.actor import ActorHandle
 
 from router.core.errors import IndexUnavailable
 from router.core.types import StoreId
-from router.serve.flight_socket import FlightCaller
 from router.serve.generations import find_index, named
 from router.serve.store_wire import StoredSizes, decode_stored_sizes
 from router.serve.wire import Landing, Receipt, decode_landing, decode_receipt
 
-_log = logging.getLogger(__name__)
-
 _MAX_HOPS = 3
 
 Call = Callable[[ActorHandle], Awaitable[bytes]]
-
-
-class ActorFlights:
-    """Flights to one actor: to its socket where that is on this node, through Ray elsewhere."""
-
-    def __init__(self, actor: ActorHandle) -> None:
-        self.actor = actor
-        self._connecting = asyncio.create_task(_connected(actor))
-
-    async def exchange(self, flight: bytes) -> bytes:
-        """Raises Ray's errors and `ConnectionError`; after either, this is of no more use."""
-        caller = await asyncio.shield(self._connecting)
-        if caller is None:
-            landing: bytes = await self.actor.exchange.remote(flight)
-            return landing
-        return await caller.call(flight)
-
-    def close(self) -> None:
-        """Who still waits gets `ConnectionError`."""
-        self._connecting.add_done_callback(_hang_up)
 
 
 class NamedIndex:
@@ -48,12 +24,11 @@ class NamedIndex:
         self._application = application
         self._model = model
         self._actor: ActorHandle | None = None
-        self._flights: ActorFlights | None = None
         self._search: asyncio.Task[ActorHandle | None] | None = None
 
     async def exchange(self, flight: bytes) -> Landing:
         for _ in range(_MAX_HOPS):
-            landing = decode_landing(await self._call(lambda actor: self._fly(actor, flight)))
+            landing = decode_landing(await self._call(lambda actor: actor.exchange.remote(flight)))
             if landing.successor is None:
                 return landing
             await self._follow(landing.successor)
@@ -92,17 +67,11 @@ class NamedIndex:
         actor = self._actor or await self._resolve()
         try:
             return await call(actor)
-        except (ray.exceptions.RayError, ConnectionError) as error:
+        except ray.exceptions.ActorDiedError as error:
             self._actor = None
-            raise IndexUnavailable("the block index is gone or cannot be reached") from error
-
-    async def _fly(self, actor: ActorHandle, flight: bytes) -> bytes:
-        flights = self._flights
-        if flights is None or flights.actor is not actor:
-            if flights is not None:
-                flights.close()
-            flights = self._flights = ActorFlights(actor)
-        return await flights.exchange(flight)
+            raise IndexUnavailable("the block index is gone") from error
+        except ray.exceptions.RayError as error:
+            raise IndexUnavailable("the block index cannot be reached") from error
 
     async def _resolve(self) -> ActorHandle:
         """Many callers share one search, which outlives any of them being cancelled."""
@@ -122,22 +91,3 @@ class NamedIndex:
 
     async def _follow(self, successor: str) -> None:
         self._actor = await asyncio.to_thread(named, successor)
-
-
-async def _connected(actor: ActorHandle) -> FlightCaller | None:
-    """To the actor's socket; None where that is on another node or out of reach."""
-    node_id, address = await actor.flight_address.remote()
-    if node_id != ray.get_runtime_context().get_node_id():
-        return None
-    try:
-        return await FlightCaller.connect(address)
-    except OSError as error:
-        _log.info("flights to the block index on this node go through Ray: %s", error)
-        return None
-
-
-def _hang_up(connecting: "asyncio.Task[FlightCaller | None]") -> None:
-    if not connecting.cancelled() and connecting.exception() is None:
-        caller = connecting.result()
-        if caller is not None:
-            caller.close()

@@ -16,7 +16,6 @@ from ray.actor import ActorHandle
 
 from router.core.events import EventBatch, SnapshotChunk, StoredRun
 from router.core.types import Incarnation, ReplicaId, Tier
-from router.serve.flight_socket import FlightCaller
 from router.serve.flights import RoutingRequest
 from router.serve.generations import NAMESPACE, open_index, remove_index
 from router.serve.index_actor import BlockIndexActor
@@ -162,32 +161,6 @@ async def test_follows_what_replicas_hold(application: str, actor: ActorHandle) 
 
         assert [route.replica_id for route in routes] == ["r0", "r1", "r2", "r3"]
         assert {route.overlap_blocks for route in routes} == {64}
-        await until_empty(actor)
-
-
-async def test_flights_on_one_node_do_not_wait_for_the_actors_other_calls(
-    application: str, actor: ActorHandle
-) -> None:
-    async with publishing(application), client_of(application, CALM) as client:
-        await settled(client, 0)
-        busy = actor.__ray_call__.remote(lambda _: time.sleep(2))
-
-        routes = [await settled(client, seed) for seed in range(REPLICAS)]
-
-        assert {route.overlap_blocks for route in routes} == {64}
-        assert ray.wait([busy], timeout=0) == ([], [busy])
-        await busy
-
-
-async def test_flights_go_through_ray_where_the_socket_is_out_of_reach(
-    application: str, actor: ActorHandle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def refused(address: str) -> FlightCaller:
-        raise ConnectionRefusedError(address)
-
-    monkeypatch.setattr(FlightCaller, "connect", refused)
-    async with publishing(application), client_of(application, CALM) as client:
-        assert await overlap_of(client, 1) == 64
         await until_empty(actor)
 
 
