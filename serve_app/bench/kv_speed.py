@@ -33,6 +33,7 @@ from router.serve.actor_family import NAMESPACE
 OBJECT_BLOCKS, LAYERS = 16, 16
 OBJECT_STORE_BYTES = 1 << 30
 LIMIT_S = 60.0
+POLL_S = 0.0002
 _APPLICATION = "bench-kv"
 
 Bytes = NDArray[np.uint8]
@@ -107,6 +108,7 @@ class Bench:
         self._layers = [
             random.integers(0, 256, (self._blocks, layer_bytes), np.uint8) for _ in range(LAYERS)
         ]
+        self._content = [layer.copy() for layer in self._layers]
         self._source = random.integers(0, 256, total_bytes, np.uint8)
         self._target = np.ones_like(self._source)
         self._transfers = Transfers(
@@ -159,11 +161,10 @@ class Bench:
             if report.unsaved:
                 raise RuntimeError("not all objects were saved")
             saved += len(report.saved)
-            time.sleep(0.0002)
+            time.sleep(POLL_S)
         return copied - began, time.perf_counter() - began
 
     def _load(self, keys: Sequence[bytes]) -> float:
-        before = [layer.copy() for layer in self._layers]
         for layer in self._layers:
             layer[:] = 0
         pieces = [
@@ -174,9 +175,9 @@ class Bench:
         began = time.perf_counter()
         self._transfers.load(LoadJob("load", tuple(pieces)))
         while not (outcome := self._transfers.finished())[0]:
-            time.sleep(0.0002)
+            time.sleep(POLL_S)
         took_s = time.perf_counter() - began
-        is_same = all(map(np.array_equal, before, self._layers))
+        is_same = all(map(np.array_equal, self._content, self._layers))
         if outcome[1] or not is_same:
             raise RuntimeError("what was loaded is not what was saved")
         return took_s

@@ -41,7 +41,7 @@ def key_of(number: int) -> bytes:
 
 def sealed(number: int, block_bytes: int = 60_000) -> SealedObject:
     data = new_object(BLOCKS, block_bytes)
-    payload(data, BLOCKS)[:] = number
+    payload(data)[:] = number
     seal(data, ObjectKey.unpack(key_of(number)), BLOCKS)
     hashes = np.arange(number, number + BLOCKS, dtype="<u8").tobytes()
     return SealedObject(key_of(number), hashes, Keeping.REUSE, BLOCKS, data)
@@ -55,7 +55,7 @@ def number_in(data: Bytes | None, number: int, block_bytes: int = 60_000) -> int
         blocks = opened(data, ObjectKey.unpack(key_of(number)), BLOCKS, block_bytes)
     except UnusableObject:
         return None
-    return int(blocks[0, 0])
+    return int(blocks[0])
 
 
 class Node:

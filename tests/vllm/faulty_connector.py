@@ -19,6 +19,7 @@ from replicas.kv.store import objects
 from replicas.kv.store.objects import HEADER_BYTES, ObjectKey
 from router.core.transfer import Keeping, StoredRun, TransferRequest
 from router.core.types import StoreId
+from tests.unit.replicas.kv.store.stored_objects import NoChecksum
 
 OBJECT_BLOCKS = 2
 SLOW_S = 0.5
@@ -73,7 +74,7 @@ class FaultyConnector(WarmpathConnector):
         self._namespace = namespace_of(vllm_config, kv_cache_config)
         extra = vllm_config.kv_transfer_config.kv_connector_extra_config
         if extra["address"]["store_id"] == UNCHECKED:
-            objects._checksum = lambda fields, body: bytes(16)
+            objects.xxh3_128 = NoChecksum
 
     def on_new_request(self, request: Any) -> None:
         wanted = request.kv_transfer_params or {}

@@ -1,16 +1,19 @@
 """Whole blocks of an engine's KV pool in host memory, as bytes.
 
-A block is copied as it lies, layer after layer; what is inside is the attention kernel's own, and
-only the same kind of engine (one namespace) can read it.
+A block's part in a layer is copied as it lies; what is inside is the attention kernel's own, and
+only the same kind of engine (one namespace) can read it. A payload holds the blocks of a layer
+beside each other, as a pool does: most copies are then of many blocks at once. The processor writes
+large copies past its cache; small ones take it twice as long.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
+Look = Callable[[Bytes], None]
 
 
 class BlockPool(Protocol):
@@ -20,11 +23,13 @@ class BlockPool(Protocol):
     def block_bytes(self) -> int: ...
 
     def read(self, block_ids: Sequence[int], target: Bytes) -> None:
-        """Copies blocks into `target` [blocks, block bytes]."""
+        """Copies blocks into `target`, a payload of just these."""
         ...
 
-    def write(self, block_ids: Sequence[int], source: Bytes) -> None:
-        """Copies `source` [blocks, block bytes] over blocks that nothing else uses meanwhile."""
+    def write(self, block_ids: Sequence[int], source: Bytes, skipped: int, look: Look) -> None:
+        """Copies the blocks of the payload `source` from its `skipped`-th on over blocks that
+        nothing else uses meanwhile. `look` is given all of `source`, part after part, each just
+        before it is copied."""
         ...
 
 
@@ -39,21 +44,26 @@ class HostPool:
         return sum(layer.shape[1] for layer in self._layers)
 
     def read(self, block_ids: Sequence[int], target: Bytes) -> None:
-        for rows, blocks in _runs(block_ids):
-            for layer, part in self._parts(target):
+        runs = list(_runs(block_ids))
+        for layer, part in self._parts(target):
+            for rows, blocks in runs:
                 part[rows] = layer[blocks]
 
-    def write(self, block_ids: Sequence[int], source: Bytes) -> None:
-        for rows, blocks in _runs(block_ids):
-            for layer, part in self._parts(source):
-                layer[blocks] = part[rows]
+    def write(self, block_ids: Sequence[int], source: Bytes, skipped: int, look: Look) -> None:
+        """What was looked at is still in the processor's cache when it is copied."""
+        runs = list(_runs(block_ids))
+        for layer, part in self._parts(source):
+            look(part)
+            for rows, blocks in runs:
+                layer[blocks] = part[skipped:][rows]
 
     def _parts(self, data: Bytes) -> Iterator[tuple[Bytes, Bytes]]:
-        """Each layer with its part of the blocks in `data`."""
+        """Each layer with its part [blocks, layer bytes] of a payload."""
+        blocks = len(data) // self.block_bytes
         start = 0
         for layer in self._layers:
-            end = start + layer.shape[1]
-            yield layer, data[:, start:end]
+            end = start + blocks * layer.shape[1]
+            yield layer, data[start:end].reshape(blocks, -1)
             start = end
 
 

@@ -90,14 +90,11 @@ class RayStores:
             store_id, lambda store: store.locate.remote(list(keys)), _left(deadline)
         )
         known = [refs[0] for refs in located if refs]
-        if not known:
-            return [None] * len(keys)
-        ready, _ = ray.wait(known, num_returns=len(known), timeout=_left(deadline))
-        data = dict(zip(ready, self._get(ready, deadline), strict=True))
-        return [data.get(refs[0]) if refs else None for refs in located]
+        data = dict(zip(known, self._get(known, deadline), strict=True))
+        return [data[refs[0]] if refs else None for refs in located]
 
     def _get(self, refs: Sequence[ray.ObjectRef], deadline: float) -> list[Bytes | None]:
-        """All in one call; one by one where any of them is gone."""
+        """All in one call; one by one where any of them is gone or late."""
         try:
             found: list[Bytes | None] = ray.get(list(refs), timeout=_left(deadline))
             return found

@@ -16,15 +16,9 @@ from typing import Protocol
 
 from replicas.kv.connector.buffers import Buffers
 from replicas.kv.connector.messages import LoadJob, Piece, SaveObject, StepReport
+from replicas.kv.connector.moves import Moves
 from replicas.kv.connector.pool import BlockPool, Bytes
-from replicas.kv.store.objects import (
-    ObjectKey,
-    UnusableObject,
-    object_bytes,
-    opened,
-    payload,
-    seal,
-)
+from replicas.kv.store.objects import ObjectKey, object_bytes, payload, seal
 from replicas.kv.store.origins import Origin
 from router.core.transfer import Keeping
 
@@ -88,7 +82,7 @@ class Transfers:
         self._outbox: queue.SimpleQueue[SealedObject | None] = queue.SimpleQueue()
         self._loading: dict[str, Future[list[int]]] = {}
         self._loaders = ThreadPoolExecutor(2, thread_name_prefix="kv-load")
-        self._checker = ThreadPoolExecutor(1, thread_name_prefix="kv-check")
+        self._moves = Moves(pool, self._count, store.discard)
         self._saver = threading.Thread(target=self._save_all, name="kv-save", daemon=True)
         self._saver.start()
 
@@ -102,7 +96,7 @@ class Transfers:
                 self._count("save_dropped")
                 continue
             data = self._buffers.take(size_bytes)
-            self._pool.read(order.block_ids, payload(data, blocks))
+            self._pool.read(order.block_ids, payload(data))
             self._outbox.put(
                 SealedObject(order.key, order.hashes, order.keeping, blocks, data, order.origin)
             )
@@ -133,8 +127,8 @@ class Transfers:
 
     def close(self) -> None:
         self._outbox.put(None)
-        for threads in (self._loaders, self._checker):
-            threads.shutdown(wait=False, cancel_futures=True)
+        self._loaders.shutdown(wait=False, cancel_futures=True)
+        self._moves.close()
         self._saver.join(STOP_TIMEOUT_S)
 
     def _load(self, job: LoadJob) -> list[int]:
@@ -142,11 +136,10 @@ class Transfers:
         began = time.monotonic()
         lost = [block for piece in job.pieces for block in piece.block_ids]
         try:
-            for piece, proof in self._proofs(job.pieces):
-                blocks = proof.result()
-                if blocks is None:
+            found = self._store.fetch(job.pieces, self._load_timeout_s)
+            for piece, is_there in zip(job.pieces, self._moves.run(job.pieces, found), strict=True):
+                if not is_there:
                     break
-                self._pool.write(piece.block_ids, blocks)
                 del lost[: len(piece.block_ids)]
         except Exception:
             logger.exception("a load failed; the engine computes instead")
@@ -157,29 +150,6 @@ class Transfers:
         self._count("loaded_blocks", sum(len(p.block_ids) for p in job.pieces) - len(lost))
         self._count("load_us", int((time.monotonic() - began) * 1e6))
         return lost
-
-    def _proofs(self, pieces: Sequence[Piece]) -> list[tuple[Piece, "Future[Bytes | None]"]]:
-        """Of each piece its blocks, once they are proven: the proof of one goes on beside the copy
-        of the one before."""
-        found = self._store.fetch(pieces, self._load_timeout_s)
-        return [
-            (piece, self._checker.submit(self._proven, piece, data))
-            for piece, data in zip(pieces, found, strict=True)
-        ]
-
-    def _proven(self, piece: Piece, data: Bytes | None) -> Bytes | None:
-        if data is None:
-            self._count("load_missing")
-            return None
-        try:
-            key = ObjectKey.unpack(piece.key)
-            blocks = opened(data, key, piece.object_blocks, self._pool.block_bytes)
-        except UnusableObject as error:
-            logger.warning("a stored object is not used: %s", error.message)
-            self._count("load_damaged")
-            self._store.discard([piece.key])
-            return None
-        return blocks[piece.skipped : piece.skipped + len(piece.block_ids)]
 
     def _save_all(self) -> None:
         while (batch := self._next_batch()) is not None:

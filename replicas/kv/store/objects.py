@@ -9,7 +9,7 @@
     48      32      engine hash of the last block, which stands for the whole prefix
     80      16      xxh3_128 of the 80 bytes before and the payload
     96      32      zero
-    128     -       payload: the blocks in order, each with its layers in order
+    128     -       payload: the layers in order, each with its part of the blocks in order
 
 Integers are little-endian. The payload starts aligned, to be copied from where it lies.
 """
@@ -29,7 +29,7 @@ HEADER_BYTES = 128
 KEY_BYTES = 64
 _DIGEST_BYTES = 32
 _MAGIC = b"WPKV"
-_VERSION = 1
+_VERSION = 2
 _FIELDS = struct.Struct("<4sHHQ32s32s")
 
 
@@ -65,35 +65,54 @@ def object_bytes(blocks: int, block_bytes: int) -> int:
     return HEADER_BYTES + blocks * block_bytes
 
 
-def payload(data: Bytes, blocks: int) -> Bytes:
-    """The blocks [blocks, block bytes]; no copy."""
-    return data[HEADER_BYTES:].reshape(blocks, -1)
+def payload(data: Bytes) -> Bytes:
+    """All behind the header; no copy."""
+    return data[HEADER_BYTES:]
 
 
 def seal(data: Bytes, key: ObjectKey, blocks: int) -> None:
     """Writes the header over a filled object. O(bytes)."""
-    body = data[HEADER_BYTES:]
-    fields = _FIELDS.pack(_MAGIC, _VERSION, blocks, len(body), key.namespace, key.last_hash)
-    header = fields + _checksum(fields, body)
-    data[:HEADER_BYTES] = 0
-    data[: len(header)] = np.frombuffer(header, np.uint8)
+    fields = _fields(key, blocks, len(payload(data)))
+    checksum = xxh3_128(fields)
+    checksum.update(payload(data).data)
+    data[:HEADER_BYTES] = np.frombuffer(_header(fields, checksum.digest()), np.uint8)
+
+
+class Proof:
+    """That an object is what was asked for, while its payload is read part by part, from its start
+    to its end: what a part was used for is worth nothing until `conclude` has returned.
+
+    Raises `UnusableObject` where it is of other blocks or another length.
+    """
+
+    def __init__(self, data: Bytes, key: ObjectKey, blocks: int, block_bytes: int) -> None:
+        if len(data) != object_bytes(blocks, block_bytes):
+            raise UnusableObject("a stored object has the wrong length")
+        self._expected = _fields(key, blocks, blocks * block_bytes)
+        self._header = data[:HEADER_BYTES].tobytes()
+        if not self._header.startswith(self._expected):
+            raise UnusableObject("a stored object is of other blocks")
+        self._checksum = xxh3_128(self._expected)
+
+    def read(self, part: Bytes) -> None:
+        """The next part of the payload. O(bytes)."""
+        self._checksum.update(part.data)
+
+    def conclude(self) -> None:
+        """Raises `UnusableObject` unless every byte is right."""
+        if self._header != _header(self._expected, self._checksum.digest()):
+            raise UnusableObject("a stored object is damaged")
 
 
 def opened(data: Bytes, key: ObjectKey, blocks: int, block_bytes: int) -> Bytes:
-    """The blocks [blocks, block bytes] of an object, proven to be those of `key`. O(bytes).
+    """The payload of an object, proven to be the blocks of `key`. O(bytes).
 
     Raises `UnusableObject`.
     """
-    if len(data) != object_bytes(blocks, block_bytes):
-        raise UnusableObject("a stored object has the wrong length")
-    body = data[HEADER_BYTES:]
-    expected = _FIELDS.pack(_MAGIC, _VERSION, blocks, len(body), key.namespace, key.last_hash)
-    header = data[:HEADER_BYTES].tobytes()
-    if not header.startswith(expected):
-        raise UnusableObject("a stored object is of other blocks")
-    if header != (expected + _checksum(expected, body)).ljust(HEADER_BYTES, b"\0"):
-        raise UnusableObject("a stored object is damaged")
-    return payload(data, blocks)
+    proof = Proof(data, key, blocks, block_bytes)
+    proof.read(payload(data))
+    proof.conclude()
+    return payload(data)
 
 
 def prove(data: Bytes, key: bytes) -> None:
@@ -110,7 +129,9 @@ def prove(data: Bytes, key: bytes) -> None:
     opened(data, ObjectKey.unpack(key), blocks, body_bytes // blocks)
 
 
-def _checksum(fields: bytes, body: Bytes) -> bytes:
-    checksum = xxh3_128(fields)
-    checksum.update(body.data)
-    return checksum.digest()
+def _fields(key: ObjectKey, blocks: int, payload_bytes: int) -> bytes:
+    return _FIELDS.pack(_MAGIC, _VERSION, blocks, payload_bytes, key.namespace, key.last_hash)
+
+
+def _header(fields: bytes, checksum: bytes) -> bytes:
+    return (fields + checksum).ljust(HEADER_BYTES, b"\0")

@@ -21,6 +21,7 @@ from tests.unit.replicas.kv.connector.engine_pool import (
     pool_of,
 )
 from tests.unit.replicas.kv.connector.faulty_stores import FAULTS, FaultyStore, StoreOnDisk
+from tests.unit.replicas.kv.store.stored_objects import NoChecksum
 
 BLOCKS, OBJECTS = 4, 8
 UNTOUCHED = 255
@@ -141,7 +142,7 @@ def test_thousands_of_loads_from_a_damaged_disk_never_bring_a_wrong_byte(
 def test_with_the_checksum_off_wrong_bytes_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """That the tests above can fail."""
     random = Random(5)
-    monkeypatch.setattr(objects, "_checksum", lambda fields, body: bytes(16))
+    monkeypatch.setattr(objects, "xxh3_128", NoChecksum)
     unchecked = clean_store()
     faulty = FaultyStore(unchecked, random)
     connector = Connector(faulty)

@@ -1,4 +1,4 @@
-"""Blocks lie in an object as they lie in the layers, whatever places they have in the pool."""
+"""Blocks lie in a payload as they lie in the layers, whatever places they have in the pool."""
 
 import numpy as np
 import pytest
@@ -20,20 +20,25 @@ def layers() -> list[np.ndarray]:
 @pytest.mark.parametrize("ids", IDS, ids=str)
 def test_blocks_are_read_layer_after_layer(ids: list[int]) -> None:
     pool = HostPool(layers())
-    target = np.zeros((len(ids), pool.block_bytes), np.uint8)
+    target = np.zeros(len(ids) * pool.block_bytes, np.uint8)
     pool.read(ids, target)
-    first, second = layers()
-    assert target.tolist() == [[*first[block], *second[block]] for block in ids]
+    assert target.tolist() == [byte for layer in layers() for b in ids for byte in layer[b]]
 
 
+@pytest.mark.parametrize("skipped", [0, 1, 2])
 @pytest.mark.parametrize("ids", IDS, ids=str)
-def test_what_was_read_is_written_to_its_places_and_nowhere_else(ids: list[int]) -> None:
-    source = np.zeros((len(ids), 8), np.uint8)
+def test_what_was_read_is_written_to_its_places_and_nowhere_else(
+    ids: list[int], skipped: int
+) -> None:
+    source = np.zeros(len(ids) * 8, np.uint8)
     HostPool(layers()).read(ids, source)
     empty = [np.full_like(layer, 255) for layer in layers()]
-    HostPool(empty).write(ids, source)
+    seen: list[int] = []
+    HostPool(empty).write(ids[skipped:], source, skipped, lambda part: seen.extend(part.flat))
+    assert seen == source.tolist()
     for layer, full in zip(empty, layers(), strict=True):
-        expected = [full[b].tolist() if b in ids else [255] * full.shape[1] for b in range(8)]
+        written = set(ids[skipped:])
+        expected = [full[b].tolist() if b in written else [255] * full.shape[1] for b in range(8)]
         assert layer.tolist() == expected
 
 

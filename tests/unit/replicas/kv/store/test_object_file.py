@@ -92,7 +92,7 @@ def test_an_object_of_a_page_and_more_comes_back(tmp_path: Path) -> None:
     from replicas.kv.store.objects import ObjectKey, new_object, payload, seal
 
     data = new_object(3, 70_001)
-    payload(data, 3)[:] = np.arange(3)[:, None]
+    payload(data).reshape(3, -1)[:] = np.arange(3)[:, None]
     seal(data, ObjectKey.unpack(key_of(1)), 3)
     write_file(tmp_path, replace(head_of(1), size_bytes=data.nbytes), data)
     assert (read_file(tmp_path / file_name(key_of(1))) == data).all()
