@@ -2,6 +2,7 @@
 
 A plain class with blocking methods: a serial actor takes half as many calls again as an
 asynchronous one. No call waits for anything, but for `inherit` at the start of a successor.
+Processes of its node reach what is called often by a socket, too; see `index_socket`.
 """
 
 import logging
@@ -18,6 +19,7 @@ from ray.actor import ActorHandle
 from router.core.types import Incarnation
 from router.serve.index_service import IndexService
 from router.serve.index_settings import IndexSettings, unpack_settings
+from router.serve.index_socket import Operation, SocketServer
 from router.serve.wire import PROTOCOL, Landing, Receipt, Verdict, encode
 
 _log = logging.getLogger(__name__)
@@ -45,6 +47,13 @@ class BlockIndexActor:
         self._estate: Iterator[bytes] = iter(())
         self._retiree: _Retiree | None = None
         self._sweeps_failed = 0
+        self._socket = SocketServer(
+            {
+                Operation.EXCHANGE: self.exchange,
+                Operation.APPLY: self.apply,
+                Operation.SNAPSHOT: self.snapshot,
+            }
+        )
         threading.Thread(target=self._sweep_forever, name="sweep", daemon=True).start()
 
     def hello(self, protocol: int) -> tuple[int, str]:
@@ -60,6 +69,10 @@ class BlockIndexActor:
             for page in self._service.pages():
                 heir.take_over(page, time.monotonic())
             self._service = heir
+
+    def socket_address(self) -> tuple[str, str]:
+        """This node's id, and the address on it of the actor's socket."""
+        return ray.get_runtime_context().get_node_id(), self._socket.address
 
     def exchange(self, flight: bytes) -> bytes:
         """A caller's news and selections; see `wire.Flight` and `wire.Landing`."""
@@ -107,7 +120,11 @@ class BlockIndexActor:
         """Counts of everything by part, as a MessagePack map."""
         with self._lock:
             return msgspec.msgpack.encode(
-                {**self._service.stats(time.monotonic()), "sweeps_failed": self._sweeps_failed}
+                {
+                    **self._service.stats(time.monotonic()),
+                    "sweeps_failed": self._sweeps_failed,
+                    "calls_failed": self._socket.failures,
+                }
             )
 
     def inherit(self, predecessor: ActorHandle, own_name: str) -> None:

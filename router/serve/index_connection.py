@@ -1,7 +1,8 @@
 """The way from a process to the block index's actor: finds it by name, follows its successors."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 
 import ray
 from ray.actor import ActorHandle
@@ -9,12 +10,42 @@ from ray.actor import ActorHandle
 from router.core.errors import IndexUnavailable
 from router.core.types import StoreId
 from router.serve.generations import find_index, named
+from router.serve.index_socket import Operation, SocketCaller
 from router.serve.store_wire import StoredSizes, decode_stored_sizes
 from router.serve.wire import Landing, Receipt, decode_landing, decode_receipt
+
+_log = logging.getLogger(__name__)
 
 _MAX_HOPS = 3
 
 Call = Callable[[ActorHandle], Awaitable[bytes]]
+
+
+class NearActor:
+    """Calls to one actor: to its socket where that is on this node, through Ray elsewhere."""
+
+    def __init__(self, actor: ActorHandle) -> None:
+        self.actor = actor
+        self._connecting = asyncio.create_task(_connected(actor))
+
+    async def call(self, operation: Operation, message: bytes) -> bytes:
+        """Raises Ray's errors and `ConnectionError`; after either, this is of no more use."""
+        caller = await asyncio.shield(self._connecting)
+        if caller is None:
+            answer: bytes = await _REMOTE[operation](self.actor, message)
+            return answer
+        return await caller.call(operation, message)
+
+    def close(self) -> None:
+        """Who still waits gets `ConnectionError`."""
+        self._connecting.add_done_callback(_hang_up)
+
+
+_REMOTE: Mapping[Operation, Callable[[ActorHandle, bytes], Awaitable[bytes]]] = {
+    Operation.EXCHANGE: lambda actor, message: actor.exchange.remote(message),
+    Operation.APPLY: lambda actor, message: actor.apply.remote(message),
+    Operation.SNAPSHOT: lambda actor, message: actor.snapshot.remote(message),
+}
 
 
 class NamedIndex:
@@ -24,11 +55,12 @@ class NamedIndex:
         self._application = application
         self._model = model
         self._actor: ActorHandle | None = None
+        self._near: NearActor | None = None
         self._search: asyncio.Task[ActorHandle | None] | None = None
 
     async def exchange(self, flight: bytes) -> Landing:
         for _ in range(_MAX_HOPS):
-            landing = decode_landing(await self._call(lambda actor: actor.exchange.remote(flight)))
+            landing = decode_landing(await self._call(self._often(Operation.EXCHANGE, flight)))
             if landing.successor is None:
                 return landing
             await self._follow(landing.successor)
@@ -38,10 +70,10 @@ class NamedIndex:
         return await self._deliver(lambda actor: actor.register.remote(registration))
 
     async def apply(self, events: bytes) -> Receipt:
-        return await self._deliver(lambda actor: actor.apply.remote(events))
+        return await self._deliver(self._often(Operation.APPLY, events))
 
     async def snapshot(self, part: bytes) -> Receipt:
-        return await self._deliver(lambda actor: actor.snapshot.remote(part))
+        return await self._deliver(self._often(Operation.SNAPSHOT, part))
 
     async def forget(self, registration: bytes) -> Receipt:
         return await self._deliver(lambda actor: actor.forget.remote(registration))
@@ -67,11 +99,19 @@ class NamedIndex:
         actor = self._actor or await self._resolve()
         try:
             return await call(actor)
-        except ray.exceptions.ActorDiedError as error:
+        except (ray.exceptions.RayError, ConnectionError) as error:
             self._actor = None
-            raise IndexUnavailable("the block index is gone") from error
-        except ray.exceptions.RayError as error:
-            raise IndexUnavailable("the block index cannot be reached") from error
+            raise IndexUnavailable("the block index is gone or cannot be reached") from error
+
+    def _often(self, operation: Operation, message: bytes) -> Call:
+        return lambda actor: self._near_to(actor).call(operation, message)
+
+    def _near_to(self, actor: ActorHandle) -> NearActor:
+        if self._near is None or self._near.actor is not actor:
+            if self._near is not None:
+                self._near.close()
+            self._near = NearActor(actor)
+        return self._near
 
     async def _resolve(self) -> ActorHandle:
         """Many callers share one search, which outlives any of them being cancelled."""
@@ -91,3 +131,22 @@ class NamedIndex:
 
     async def _follow(self, successor: str) -> None:
         self._actor = await asyncio.to_thread(named, successor)
+
+
+async def _connected(actor: ActorHandle) -> SocketCaller | None:
+    """To the actor's socket; None where that is on another node or out of reach."""
+    node_id, address = await actor.socket_address.remote()
+    if node_id != ray.get_runtime_context().get_node_id():
+        return None
+    try:
+        return await SocketCaller.connect(address)
+    except OSError as error:
+        _log.info("calls to the block index on this node go through Ray: %s", error)
+        return None
+
+
+def _hang_up(connecting: "asyncio.Task[SocketCaller | None]") -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        caller = connecting.result()
+        if caller is not None:
+            caller.close()

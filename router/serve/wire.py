@@ -15,7 +15,7 @@ from router.core.store_access import LoadLine
 from router.core.transfer import StoredRun
 from router.core.types import BookingId, ReplicaId, StoreId, Tenant
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Changes with the meaning of any message below; another number means a successor actor."""
 
 HASH_BYTES = 8

@@ -23,6 +23,7 @@ from router.serve.index_client import IndexClient, Route
 from router.serve.index_connection import NamedIndex
 from router.serve.index_publisher import IndexPublisher
 from router.serve.index_settings import IndexSettings
+from router.serve.index_socket import SocketCaller
 from router.serve.link_settings import LinkSettings
 
 pytestmark = pytest.mark.ray
@@ -161,6 +162,32 @@ async def test_follows_what_replicas_hold(application: str, actor: ActorHandle) 
 
         assert [route.replica_id for route in routes] == ["r0", "r1", "r2", "r3"]
         assert {route.overlap_blocks for route in routes} == {64}
+        await until_empty(actor)
+
+
+async def test_flights_on_one_node_do_not_wait_for_the_actors_other_calls(
+    application: str, actor: ActorHandle
+) -> None:
+    async with publishing(application), client_of(application, CALM) as client:
+        await settled(client, 0)
+        busy = actor.__ray_call__.remote(lambda _: time.sleep(2))
+
+        routes = [await settled(client, seed) for seed in range(REPLICAS)]
+
+        assert {route.overlap_blocks for route in routes} == {64}
+        assert ray.wait([busy], timeout=0) == ([], [busy])
+        await busy
+
+
+async def test_flights_go_through_ray_where_the_socket_is_out_of_reach(
+    application: str, actor: ActorHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(address: str) -> SocketCaller:
+        raise ConnectionRefusedError(address)
+
+    monkeypatch.setattr(SocketCaller, "connect", refused)
+    async with publishing(application), client_of(application, CALM) as client:
+        assert await overlap_of(client, 1) == 64
         await until_empty(actor)
 
 
