@@ -81,8 +81,8 @@ class LoadLedger:
         assert max_bookings >= 1
         self.max_bookings = max_bookings
         self.counters = LedgerCounters()
-        self._recent_half_life_s = recent_half_life_s
         self._totals = LoadTotals(max_replicas, recent_half_life_s)
+        self.recent = self._totals.recent
         self.loads = self._totals.loads[: Load.RECENT_TOKENS]
         self.prefill_tokens, self.decode_blocks, self.requests = self.loads
         self.rates = ReplicaRates(max_replicas)
@@ -99,7 +99,7 @@ class LoadLedger:
 
     def loads_at(self, now: float) -> NDArray[np.float64]:
         """All loads as they stand, by `Load`: float64 [4, max_replicas], live and read-only."""
-        self._totals.recent.fade(now)
+        self.recent.fade(now)
         return self._totals.loads
 
     def tenant(self, tenant: Tenant) -> TenantLoad:
@@ -133,7 +133,7 @@ class LoadLedger:
         self._entries[booking.booking_id] = entry
         self._lapses.add(booking.booking_id, now + booking.lease_s)
         self._add(entry, entry.prefill_tokens, entry.decode_blocks, 1)
-        self._totals.recent.add(booking.slot, booking.uncached_tokens, now)
+        self.recent.add(booking.slot, booking.uncached_tokens, now)
         self.counters.booked += 1
         return displaced
 
@@ -196,7 +196,7 @@ class LoadLedger:
 
     def forget(self, slot: Slot) -> list[Booking]:
         """The replica is gone: releases and returns all that was booked there. O(bookings)."""
-        self._totals.recent.clear(slot)
+        self.recent.leave(slot)
         self.rates.forget(slot)
         self.room.forget(slot)
         self.stores.forget(slot)
@@ -208,7 +208,7 @@ class LoadLedger:
 
     def check_integrity(self) -> None:
         """Every total equals the sum of its bookings. O(replicas + bookings); for tests."""
-        expected = LoadTotals(self.loads.shape[1], self._recent_half_life_s)
+        expected = LoadTotals(self.loads.shape[1], recent_half_life_s=1.0)
         for booking, prefill_tokens, decode_blocks in self.outstanding():
             expected.add(booking.slot, booking.tenant, prefill_tokens, decode_blocks, 1)
             assert booking.booking_id in self._lapses

@@ -12,6 +12,7 @@ class FadingTotals:
         self._half_life_s = half_life_s
         self._as_of = 0.0
         self._totals = totals
+        self._members: set[int] = set()
 
     def fade(self, now: float) -> None:
         """Brings all sums to `now`. O(slots) where that is another time than before."""
@@ -23,5 +24,14 @@ class FadingTotals:
         self.fade(now)
         self._totals[slot] += amount
 
-    def clear(self, slot: int) -> None:
+    def join(self, slot: int, now: float) -> None:
+        """It begins with the mean of those that are there: with nothing it would seem idle for as
+        long as they are remembered, and draw all that is new."""
+        self.fade(now)
+        others = list(self._members - {slot})
+        self._totals[slot] = self._totals[others].mean() if others else 0.0
+        self._members.add(slot)
+
+    def leave(self, slot: int) -> None:
+        self._members.discard(slot)
         self._totals[slot] = 0.0

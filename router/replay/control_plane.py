@@ -46,8 +46,9 @@ class ControlPlane:
         self._cache_tokens = plan.fleet.blocks * plan.fleet.block_size
         self._next_sweep_s = 0.0
 
-    def join(self, replica: Replica) -> None:
+    def join(self, replica: Replica, now: float) -> None:
         replica.slot = self.index.register(replica.replica_id, replica.incarnation)
+        self.ledger.recent.join(replica.slot, now)
         self.ledger.room.set_size(replica.slot, self._cache_tokens)
         self.members.add(replica)
 
@@ -105,9 +106,9 @@ class ControlPlanes:
         self._planes = planes
         self.members = planes[0].members
 
-    def join(self, replica: Replica) -> None:
+    def join(self, replica: Replica, now: float) -> None:
         for plane in self._planes:
-            plane.join(replica)
+            plane.join(replica, now)
 
     def leave(self, replica: Replica) -> None:
         for plane in self._planes:

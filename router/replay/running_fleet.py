@@ -111,7 +111,7 @@ class RunningFleet:
         work = self.work.setdefault(name, Work())
         life = Incarnation(next(self._lives))
         replica = Replica(name, life, Slot(0), engine, work, self._clock.now_s)
-        self._control.join(replica)
+        self._control.join(replica, self._clock.now_s)
         self._running[replica] = {}
         self._listener.on_joined()
 

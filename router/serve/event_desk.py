@@ -53,6 +53,7 @@ class EventDesk:
         except RegistrationRefused:
             return self._receipt(Verdict.FULL)
         self._leases.add(Lease(replica_id, incarnation, slot), now)
+        self._ledger.recent.join(slot, now)
         self._note_traits(registration)
         self._refilling.add(replica_id)
         return self._receipt(Verdict.ACCEPTED)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from router.core.ledger import Booking, LoadLedger
-from router.core.load_totals import TenantLoad
+from router.core.load_totals import Load, TenantLoad
 from router.core.rates import UNOBSERVED, Rates
 from router.core.types import BookingId, Slot, Tenant
 
@@ -62,6 +62,19 @@ def test_the_first_token_ends_the_prefill_alone() -> None:
     assert ledger.first_token(BookingId(1), now=1.0)
     assert ledger.first_token(BookingId(1), now=1.0)
     assert loads(ledger, 0) == (0, 7, 1)
+
+
+def test_a_replica_that_joins_has_worked_lately_as_much_as_the_others_on_the_mean() -> None:
+    ledger = LoadLedger(REPLICAS)
+    for slot in (0, 1):
+        ledger.recent.join(Slot(slot), now=0.0)
+    ledger.book(booking(1, 0, uncached_tokens=100), now=0.0)
+    ledger.book(booking(2, 1, uncached_tokens=300), now=0.0)
+    ledger.recent.join(Slot(2), now=0.0)
+    assert ledger.loads_at(0.0)[Load.RECENT_TOKENS].tolist() == [100, 300, 200, 0]
+    ledger.forget(Slot(0))
+    ledger.recent.join(Slot(0), now=0.0)
+    assert ledger.loads_at(0.0)[Load.RECENT_TOKENS, 0] == pytest.approx(250)
 
 
 def test_outstanding_bookings_come_with_their_present_load() -> None:

@@ -27,6 +27,20 @@ def test_half_is_left_after_a_half_life() -> None:
     assert totals.at(35.0) == pytest.approx([0, 100, 0])
 
 
+def test_who_joins_begins_with_the_mean_of_the_others_as_it_is_then() -> None:
+    totals = Totals()
+    totals.fading.join(0, now=0.0)
+    totals.fading.join(1, now=0.0)
+    totals.fading.add(0, 800, now=0.0)
+    totals.fading.add(1, 400, now=0.0)
+    totals.fading.join(2, now=10.0)
+    assert totals.at(10.0) == pytest.approx([400, 200, 300])
+    for slot in range(3):
+        totals.fading.leave(slot)
+    totals.fading.join(0, now=10.0)
+    assert totals.at(10.0) == [0, 0, 0]
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 5000), st.integers(0, 2), st.integers(0, 100_000))),
@@ -57,5 +71,5 @@ def test_stays_finite_over_a_year_without_traffic() -> None:
 def test_a_cleared_slot_has_no_past() -> None:
     totals = Totals()
     totals.fading.add(0, 1000, now=0.0)
-    totals.fading.clear(0)
+    totals.fading.leave(0)
     assert totals.at(0.0) == [0, 0, 0]
