@@ -132,8 +132,11 @@ async def test_a_thousand_faulted_loads_bring_the_text_of_a_cold_run(engine: Eng
     for seed in range(LOADS // PROMPTS):
         faults = drawn(seed)
         answers = await engine.loaded(faults)
-        for number, (text, _) in enumerate(answers):
-            assert text == engine.texts[number], faults[number]
+        for (text, cached), expected, (fault, place) in zip(
+            answers, engine.texts, faults, strict=True
+        ):
+            assert text == expected, (fault, place)
+            assert cached == OBJECTS * OBJECT_TOKENS or fault != "none", place
 
 
 @pytest.mark.parametrize("fault", ["flip", "cut", "drop", "gone"])
@@ -144,6 +147,7 @@ async def test_a_fault_in_the_third_of_five_costs_that_and_the_rest(
     for faults in ([(fault, 2)] * PROMPTS, [("none", 0)] * PROMPTS):
         answers = await engine.loaded(faults)
         assert [text for text, _ in answers] == engine.texts
+    assert [cached for _, cached in answers] == [OBJECTS * OBJECT_TOKENS] * PROMPTS
 
 
 async def test_requests_that_leave_during_their_load_leave_nothing(engine: Engine) -> None:

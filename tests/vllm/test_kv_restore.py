@@ -19,7 +19,7 @@ import ray
 
 from router.serve.actor_family import NAMESPACE
 from tests.serve.cached_app import BLOCK_SIZE, until
-from tests.serve.context_calls import STREAMED, Caller, bearer, events
+from tests.serve.context_calls import STREAMED, Caller, bearer, events, usage_of
 from tests.vllm.real_app import LLM, REPLICAS, RealApp, running_app
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -204,6 +204,25 @@ def test_a_load_from_a_store_that_died_is_computed_and_named(
     assert after["load_blocks"] > 0, str(after)
     assert after["causes"] == {"load_failed": 1}
     assert after["cached_tokens"] == [0] == [after["usage"]]
+
+
+def test_the_usage_of_a_stream_counts_what_was_not_loaded_as_computed(
+    app: RealApp, http: httpx.Client
+) -> None:
+    """It began before the engine knew."""
+    conversation = talk(app, http, 6, 600)
+    conversation.turn(5, 6, 7)
+    conversation.until_stored()
+    app.reset()
+    for store in stores():
+        ray.kill(store)
+    number = f"restore-{next(_numbers)}"
+    options = OPTIONS | STREAMED | {"headers": {"X-Request-Id": number}}
+    answer = conversation.caller.complete(conversation.name, [8], **options)
+    assert usage_of(answer)["prompt_tokens_details"]["cached_tokens"] == 0
+    line = app.log.line(number)
+    assert line["load_blocks"] > 0, str(line)
+    assert (line["causes"], line["cached_tokens"]) == ({"load_failed": 1}, [0])
 
 
 def stores() -> list[Any]:
