@@ -5,6 +5,7 @@ asynchronous one. No call waits for anything, but for `inherit` at the start of 
 Processes of its node reach what is called often by a socket, too; see `index_socket`.
 """
 
+import gc
 import logging
 import threading
 import time
@@ -41,6 +42,9 @@ class BlockIndexActor:
     """Named and detached, one for each application and model; `generations` makes it."""
 
     def __init__(self, settings: bytes) -> None:
+        # A pass over all that was imported takes longer than callers wait for a decision.
+        gc.collect()
+        gc.freeze()
         self._lock = threading.Lock()
         self._service = _service(unpack_settings(settings))
         self._successor: str | None = None
