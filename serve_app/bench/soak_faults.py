@@ -15,7 +15,6 @@ from router.serve.context_generations import find_contexts
 from router.serve.generations import find_index
 from serve_app.bench.live import APPLICATION
 
-KINDS = ("ingress", "replica", "index", "contexts", "store")
 _CALL_LIMIT_S = 5.0
 
 

@@ -112,6 +112,8 @@ class Talk:
         body |= self.oracle.options | {"stream": is_stream}
         headers = {"X-Session-Id": self.name, "X-Session-Turn": str(self.turns)}
         sent = await self.client.sent("POST", "/v1/completions", (200,), json=body, headers=headers)
+        if sent.headers["X-Warmpath-Reason"] == "kv_load":
+            self._counted("loaded")
         return self.client.choice(sent.content, is_stream=is_stream)
 
     async def _is_committed(self, tokens: int) -> bool:

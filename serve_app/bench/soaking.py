@@ -3,9 +3,8 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
 from random import Random
 from typing import Any, TypeVar
 
@@ -13,7 +12,7 @@ import ray
 
 from serve_app.bench.live import LiveApplication
 from serve_app.bench.soak_client import SoakClient
-from serve_app.bench.soak_faults import KINDS, Processes
+from serve_app.bench.soak_faults import Processes
 from serve_app.bench.soak_memory import MemoryLog
 from serve_app.bench.soak_talks import Ending, Talk
 
@@ -23,6 +22,17 @@ CALM_S = 60.0
 SETTLE_LIMIT_S = 60.0
 ENDED_TALKS = 5
 """So many conversations are ended by one fault of that kind."""
+
+TOLD = (
+    "turns",
+    "created",
+    "deleted",
+    "expired",
+    "retried",
+    "answers_lost",
+    "texts_compared",
+    "loaded",
+)
 
 T = TypeVar("T")
 
@@ -64,19 +74,19 @@ class Soak:
         }
 
     async def _break(self, until: float) -> None:
-        kinds = self._kinds()
+        kinds = [*await asyncio.to_thread(self.processes.pids), *Ending]
+        due: list[str] = []
         while time.monotonic() + self.plan.fault_every_s < until:
             await asyncio.sleep(self.plan.fault_every_s)
-            for kind in kinds:
+            # A second round of kinds, so that one that has to wait does not keep the others back.
+            if len(due) < len(kinds):
+                due += self.rng.sample(kinds, len(kinds))
+            for kind in due:
                 if await self._happens(kind):
+                    due.remove(kind)
                     self.faults[kind] += 1
                     self.say(f"{time.strftime('%X')} {kind}")
                     break
-
-    def _kinds(self) -> Iterator[str]:
-        """All kinds in random order, then all again."""
-        all_kinds = [*KINDS, *Ending]
-        return chain.from_iterable(self.rng.sample(all_kinds, len(all_kinds)) for _ in count())
 
     async def _happens(self, kind: str) -> bool:
         """False where there is no such process, or the last one of Serve's is not yet replaced."""
@@ -108,9 +118,8 @@ class Soak:
 def figures(soak: Soak, client: SoakClient) -> dict[str, Any]:
     """Of the whole run, for its last line."""
     counts, growth = client.tally.counts, soak.memory.growth()
-    told = ("turns", "created", "deleted", "expired", "retried", "answers_lost", "texts_compared")
     return {
-        **{name: counts[name] for name in told},
+        **{name: counts[name] for name in TOLD},
         "faults": dict(sorted(soak.faults.items())),
         "lost": counts["lost"],
         "wrong_texts": counts["wrong"],
