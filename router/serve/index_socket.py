@@ -90,7 +90,11 @@ class SocketServer:
                     self._attend(key.data)
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            _log.warning("a caller of the block index could not be let in: %s", error)
+            return
         if _user_of(connection) == os.getuid():
             self._selector.register(connection, selectors.EVENT_READ, _Line(connection))
         else:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from router.core.events import EventBatch, SnapshotChunk
 from router.core.events import StoredRun as HeldRun
+from router.core.load_totals import Load
 from router.core.store_access import LoadLine
 from router.core.store_directory import StoredPiece
 from router.core.transfer import StoredRun
@@ -120,6 +121,14 @@ def test_says_when_replicas_are_not_fully_known() -> None:
     index.store(R1, CHAINS[0])
 
     assert index.exchange([0], count(9)).answers[0].reason == "only_candidate"
+
+
+def test_a_replica_that_registers_has_worked_lately_as_much_as_the_others() -> None:
+    index = Index(replicas=2)
+    index.exchange([3], count(1))
+    index.register(ReplicaId("r2"))
+    recent = index.service.ledger.loads_at(0.0)[Load.RECENT_TOKENS]
+    assert 0 < recent[2] == pytest.approx(recent[:2].mean())
 
 
 def test_a_late_add_after_the_removal_leaves_nothing_behind() -> None:
