@@ -6,18 +6,16 @@ answered by every kept batch from `seq` on and an end marker of sequence -1.
 
 import asyncio
 import logging
-import shutil
-import tempfile
 import time
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 
 from zmq.asyncio import Context
 from zmq.asyncio import Socket as AsyncSocket
 from zmq.constants import DONTWAIT, PUB, ROUTER
 from zmq.sugar.socket import Socket
 
+from replicas.engines.socket_folder import SocketFolder
 from replicas.sim.events import KVEvent, encode_batch
 
 logger = logging.getLogger(__name__)
@@ -39,9 +37,9 @@ class SimEventPublisher:
     """Owns two sockets, by default in a folder that only this user may enter. One loop only."""
 
     def __init__(self, endpoints: Endpoints | None = None) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="warmpath-sim-"))
+        self._folder = SocketFolder("warmpath-sim-events-")
         self._endpoints = endpoints or Endpoints(
-            f"ipc://{self._folder}/events", f"ipc://{self._folder}/replay"
+            f"ipc://{self._folder.path}/events", f"ipc://{self._folder.path}/replay"
         )
         self._context = Context()
         self._events = self._context.socket(PUB, socket_class=Socket)
@@ -74,7 +72,7 @@ class SimEventPublisher:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._context.destroy(linger=0)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
     async def _serve_replays(self) -> None:
         while True:

@@ -4,20 +4,18 @@ The events carry prompts as token ids, and salts: nobody else may read them, no 
 ever bound.
 """
 
-import shutil
-import tempfile
-from pathlib import Path
-
 from vllm.config.kv_events import KVEventsConfig
+
+from replicas.engines.socket_folder import SocketFolder
 
 
 class EventSockets:
-    """A folder with mode 0700, removed by `close`."""
+    """Removed by `close`, or after a kill by the next engine's start."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="warmpath-kv-"))
-        self.events_endpoint = f"ipc://{self._folder}/events"
-        self.replay_endpoint = f"ipc://{self._folder}/replay"
+        self._folder = SocketFolder("warmpath-kv-events-")
+        self.events_endpoint = f"ipc://{self._folder.path}/events"
+        self.replay_endpoint = f"ipc://{self._folder.path}/replay"
 
     def config(self) -> KVEventsConfig:
         return KVEventsConfig(
@@ -28,4 +26,4 @@ class EventSockets:
         )
 
     def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
