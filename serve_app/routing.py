@@ -5,7 +5,6 @@ own thread (`on_…`).
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,16 +12,17 @@ from dataclasses import dataclass, field, replace
 from msgspec import structs
 
 from replicas.engines.protocol import EngineRequest, Routing
-from router.core.transfer import Keeping, TransferRequest
 from router.core.types import BookingId, ReplicaId
-from router.policies.base import Hints
 from router.rules import RequestFacts, RuleOutcome
-from router.serve.flights import RoutingRequest
 from router.serve.index_client import IndexClient, Route
 from router.serve.switchboard import Member
 from serve_app.admission import Admitted
-from serve_app.prompt_blocks import PromptBlocks, hash_prompts, packed
+from serve_app.prompt_blocks import PromptBlocks, hash_prompts
+from serve_app.routable import Routable
 from serve_app.tuning import Tuned, Tuning
+
+REROUTED = ":rerouted"
+"""Ends the reason of a decision for a replica that Serve took in another's place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ def forbids_storing(headers: Mapping[str, str]) -> bool:
 class LiveRequest:
     """One attempt at a request, from its decision to its end.
 
-    `replica_id` is who took it, None while that is open.
+    `replica_id` is who took it, None while that is open. `request` and `route` are those of the
+    last decision on it, `decided_replica_id` was the choice of the first.
     """
 
     request: EngineRequest
@@ -59,6 +60,10 @@ class LiveRequest:
     choices: int
     client: IndexClient
     replica_id: ReplicaId | None = field(default=None)
+    decided_replica_id: ReplicaId | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.decided_replica_id = self.route.replica_id
 
     @property
     def routing(self) -> Routing:
@@ -92,7 +97,7 @@ class ModelRouter:
         self._client = client
         self._tuning = tuning
         self._loop = asyncio.get_running_loop()
-        self._live: dict[BookingId, LiveRequest] = {}
+        self._live: dict[BookingId, tuple[LiveRequest, Routable]] = {}
 
     async def begin(
         self, admitted: Admitted, hints: ClientHints, excluded: Sequence[ReplicaId] = ()
@@ -104,22 +109,15 @@ class ModelRouter:
         tuned = self._tuning.current
         blocks = self._current_blocks(admitted)
         policy = tuned.rules.outcome(_facts(admitted, blocks, hints))
-        question = _question(admitted, blocks, policy, hints, tuple(excluded))
+        routable = Routable(
+            admitted, blocks, policy, hints.session_hint, self._keeps_kv, hints.no_store
+        )
+        question = routable.question(excluded=excluded)
         route = self._kept_to(hints.last_replica, await self._client.select(question))
-        transfer = self._transfer(admitted, blocks, hints, route)
-        routing = _routing(route, blocks, 0 if transfer is None else route.load_blocks)
-        request = replace(admitted.request, routing=routing, transfer=transfer)
+        request = routable.directed(route)
         live = LiveRequest(request, route, policy, blocks.block_size, blocks.choices, self._client)
-        self._live[route.booking_id] = live
+        self._live[route.booking_id] = live, routable
         return live
-
-    def _transfer(
-        self, admitted: Admitted, blocks: PromptBlocks, hints: ClientHints, route: Route
-    ) -> TransferRequest | None:
-        if not self._keeps_kv or not blocks.is_single or admitted.request.needs_render:
-            return None
-        keeping = Keeping.NOTHING if hints.no_store else admitted.keeping
-        return TransferRequest(route.loads, keeping, route.seen_blocks)
 
     def _kept_to(self, replica_id: ReplicaId | None, route: Route) -> Route:
         """Where the index is silent or still being refilled, the replica that had a conversation's
@@ -134,8 +132,7 @@ class ModelRouter:
         if in_flight.get(replica_id, 0) >= in_flight.get(route.ranked[0], 0) + 1:
             return route
         self._client.move(route.booking_id, replica_id)
-        others = (other for other in route.ranked if other != replica_id)
-        return structs.replace(route, ranked=(replica_id, *others), decided_seq=None)
+        return structs.replace(route, ranked=_headed(replica_id, route.ranked), decided_seq=None)
 
     def end(self, live: LiveRequest) -> None:
         """The attempt is over, however. Idempotent."""
@@ -151,8 +148,38 @@ class ModelRouter:
             self.block_size = sizes.most_common(1)[0][0]
         self._post(self._client.update_members, [member.replica_id for member in members])
 
+    async def redirect(self, booking_id: BookingId, replica_id: ReplicaId) -> EngineRequest | None:
+        """What a decision says is right for one replica only: another one is decided on anew."""
+        if self._loop.is_closed():
+            return None
+        # Serve's router may have a loop of its own.
+        redirected = self._redirected(booking_id, replica_id)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(redirected, self._loop))
+
+    async def _redirected(
+        self, booking_id: BookingId, replica_id: ReplicaId
+    ) -> EngineRequest | None:
+        known = self._live.get(booking_id)
+        if known is None:
+            return None
+        live, routable = known
+        route = await self._client.select(routable.question(candidates=(replica_id,)))
+        if self._live.get(booking_id) is not known:
+            self._client.settle(route.booking_id)
+            return None
+        self.end(live)
+        is_rerouted = live.decided_replica_id not in (None, replica_id)
+        live.route = structs.replace(
+            route,
+            ranked=_headed(replica_id, live.route.ranked),
+            reason=route.reason + (REROUTED if is_rerouted else ""),
+        )
+        live.request = routable.directed(live.route)
+        self._live[route.booking_id] = known
+        return live.request
+
     def on_routed(self, booking_id: BookingId, replica_id: ReplicaId) -> None:
-        live = self._live.get(booking_id)
+        live, _ = self._live.get(booking_id, (None, None))
         if live is None:
             return
         live.replica_id = replica_id
@@ -195,36 +222,5 @@ def _facts(admitted: Admitted, blocks: PromptBlocks, hints: ClientHints) -> Requ
     )
 
 
-def _question(
-    admitted: Admitted,
-    blocks: PromptBlocks,
-    policy: RuleOutcome,
-    hints: ClientHints,
-    excluded: tuple[ReplicaId, ...],
-) -> RoutingRequest:
-    chains = blocks.looked_up()
-    return RoutingRequest(
-        packed(chains),
-        blocks.tokens_to_compute,
-        blocks.block_size,
-        admitted.tenant,
-        policy.policy,
-        reads_cache=blocks.reads_cache,
-        excluded=excluded,
-        hints=Hints(admitted.expected_output_tokens, hints.session_hint),
-        chains=() if blocks.is_single else tuple(map(len, chains)),
-    )
-
-
-def _routing(route: Route, blocks: PromptBlocks, load_blocks: int) -> Routing:
-    """A blind decision forecasts nothing, like one without the index."""
-    found = () if blocks.is_blind else route.chain_overlaps
-    return Routing(
-        route.booking_id,
-        route.ranked,
-        blocks.overlaps(found),
-        blocks.forecast([held + load_blocks for held in found]),
-        route.decided_seq,
-        time.time(),
-        route.is_fallback or blocks.is_blind,
-    )
+def _headed(first: ReplicaId, ranked: tuple[ReplicaId, ...]) -> tuple[ReplicaId, ...]:
+    return (first, *(other for other in ranked if other != first))

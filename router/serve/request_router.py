@@ -66,10 +66,22 @@ class DecisionRouter(RequestRouter):
             ranks = await self.choose_replicas(self._replicas_list, pending_request)
             replica = self._first_free(ranks, is_known=is_retry) or await self._probed(attempt)
             if replica is not None:
+                await self._redirect(pending_request, replica)
                 self._record_queue_wait_time(pending_request)
                 return replica
             await self._backoff(attempt)
             attempt += 1
+
+    async def _redirect(self, pending_request: PendingRequest, replica: RunningReplica) -> None:
+        """What a request brings along is right for the first of its ranks only."""
+        directions = directions_of(pending_request)
+        listener = switchboard.SWITCHBOARD.listener(self._key())
+        replica_id = ReplicaId(replica.replica_id.unique_id)
+        if directions is None or listener is None or directions.ranked[:1] == (replica_id,):
+            return
+        request = await listener.redirect(directions.booking_id, replica_id)
+        if request is not None:
+            pending_request.args[0] = request
 
     def _first_free(
         self, ranks: list[list[RunningReplica]], *, is_known: bool

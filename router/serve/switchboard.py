@@ -39,10 +39,19 @@ class Member:
 
 
 class Listener(Protocol):
-    """The ingress's side of one deployment. Called in the router's thread; must not wait."""
+    """The ingress's side of one deployment. Called in the router's thread; `on_…` must not wait."""
 
     def on_members(self, members: Sequence[Member]) -> None:
         """All replicas that Serve would send to from here on."""
+        ...
+
+    async def redirect(
+        self, booking_id: BookingId, replica_id: ReplicaId
+    ) -> DirectedRequest | None:
+        """The request as it is to go to this replica, which is not the one that was decided on.
+
+        None where there is nothing to change. On any loop; takes no longer than a decision.
+        """
         ...
 
     def on_routed(self, booking_id: BookingId, replica_id: ReplicaId) -> None:

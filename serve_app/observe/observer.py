@@ -104,8 +104,8 @@ class Observer:
 
 def is_rerouted(live: LiveRequest) -> bool:
     """Another replica took the request than was decided, if any was."""
-    return None not in (live.replica_id, live.route.replica_id) and (
-        live.replica_id != live.route.replica_id
+    return None not in (live.replica_id, live.decided_replica_id) and (
+        live.replica_id != live.decided_replica_id
     )
 
 
@@ -147,7 +147,7 @@ def _decision(record: RequestRecord, live: LiveRequest) -> Line:
         "rule": live.policy.rule,
         "reason": live.route.reason,
         "replica": live.replica_id,
-        "decided_replica": live.route.replica_id,
+        "decided_replica": live.decided_replica_id,
         "overlap_blocks": list(live.routing.overlap_blocks),
         "forecast_blocks": list(live.routing.forecast_blocks),
         "load_blocks": live.load_blocks,

@@ -62,9 +62,18 @@ class Heard:
     members: list[Sequence[Member]] = field(default_factory=list)
     routed: list[tuple[BookingId, ReplicaId]] = field(default_factory=list)
     completed: list[BookingId] = field(default_factory=list)
+    redirected: list[tuple[BookingId, ReplicaId]] = field(default_factory=list)
+    is_forgetful: bool = False
 
     def on_members(self, members: Sequence[Member]) -> None:
         self.members.append(members)
+
+    async def redirect(self, booking_id: BookingId, replica_id: ReplicaId) -> Request | None:
+        """A second decision, under an id of its own."""
+        self.redirected.append((booking_id, replica_id))
+        if self.is_forgetful:
+            return None
+        return Request(Directions(BookingId(booking_id + 1), (replica_id,)))
 
     def on_routed(self, booking_id: BookingId, replica_id: ReplicaId) -> None:
         self.routed.append((booking_id, replica_id))
@@ -209,3 +218,48 @@ async def test_the_listener_hears_of_members_routes_and_ends(
     assert (heard.routed, heard.completed) == ([(7, "c")], [])
     result.end()
     assert heard.completed == [7]
+
+
+async def test_a_decision_that_is_followed_is_made_once(router: DecisionRouter) -> None:
+    heard, request = Heard(), pending("c", "a")
+    switchboard.SWITCHBOARD.connect(KEY, heard)
+    (decided,) = request.args
+    assert await taken(router, request) == "c"
+    assert (heard.redirected, request.args) == ([], [decided])
+    await taken(router, pending(has_routing=False))
+    assert heard.redirected == []
+
+
+async def test_a_request_that_goes_elsewhere_is_decided_on_anew_before_it_is_sent(
+    router: DecisionRouter, replicas: list[Replica]
+) -> None:
+    """Whether that one was full, or died, or refused the request; and each time anew."""
+    heard, request = Heard(), pending("c", "a")
+    switchboard.SWITCHBOARD.connect(KEY, heard)
+    fill(router, replicas[2])
+    assert await taken(router, request) == "a"
+    assert (heard.redirected, request.args[0].routing.ranked) == ([(7, "a")], ("a",))
+    assert await taken(router, request, is_retry=True) == "a"
+    router.on_replica_actor_died(replicas[0].replica_id)
+    other = await taken(router, request, is_retry=True)
+    assert heard.redirected == [(7, "a"), (8, other)]
+    router.on_request_routed(request, replicas["abcd".index(other)].replica_id, Result())
+    assert heard.routed == [(9, other)]
+
+
+async def test_a_choice_that_was_left_to_serve_is_decided_on(router: DecisionRouter) -> None:
+    heard, request = Heard(), pending()
+    switchboard.SWITCHBOARD.connect(KEY, heard)
+    choice = await taken(router, request)
+    assert heard.redirected == [(7, choice)]
+
+
+async def test_a_request_that_nobody_knows_any_more_goes_as_it_is(
+    router: DecisionRouter, replicas: list[Replica]
+) -> None:
+    heard, request = Heard(is_forgetful=True), pending("c", "a")
+    switchboard.SWITCHBOARD.connect(KEY, heard)
+    (decided,) = request.args
+    fill(router, replicas[2])
+    assert await taken(router, request) == "a"
+    assert (heard.redirected, request.args) == ([(7, "a")], [decided])

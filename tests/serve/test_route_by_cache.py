@@ -15,6 +15,8 @@ import ray
 from ray import serve
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
+from router.core.types import ReplicaId
+from serve_app.observe.decision_headers import alias
 from tests.serve.cached_app import (
     BLOCK_SIZE,
     CachedApp,
@@ -250,6 +252,66 @@ def test_the_prompts_of_a_killed_replica_are_served_by_others_at_once(
     assert {answer.status for answer in replies} == {200}
     until(lambda: replica_id not in cached.known_replicas(), LEASE_S / 2)
     until(lambda: len(cached.pids(LLM)) == REPLICAS and victim not in cached.pids(LLM), 90)
+
+
+def test_a_turn_right_after_a_kill_is_decided_on_anew_for_the_replica_that_serves_it(
+    cached: CachedApp, web: httpx.Client
+) -> None:
+    """Neither Serve nor the index knows yet. All replicas hold a beginning, one of them all."""
+    beginning = prompt(300, 4, 0)
+    cached.deploy(policy="round_robin")
+    try:
+        until(lambda: {completion(web, [1]).reason for _ in range(12)} == {"round_robin"}, 30)
+        replies = [completion(web, beginning) for _ in range(8 * REPLICAS)]
+        assert len({answer.replica for answer in replies}) == REPLICAS
+    finally:
+        cached.deploy()
+    until(lambda: "round_robin" not in {completion(web, [1]).reason for _ in range(12)}, 30)
+    ids = [*beginning, *prompt(301, 3)]
+    first = completion(web, ids)
+    cached.until_applied()
+    again = completion(web, ids)
+    assert (again.replica, again.cached_tokens) == (first.replica, 7 * BLOCK_SIZE)
+    by_alias = {alias(ReplicaId(cached.replica_id(LLM, pid))): pid for pid in cached.pids(LLM)}
+    victim = by_alias[first.replica]
+    os.kill(victim, signal.SIGKILL)
+    after = completion(web, ids)
+    assert after.replica in by_alias.keys() - {first.replica}
+    assert after.forecast_tokens == after.cached_tokens == 4 * BLOCK_SIZE
+    assert after.reason == "only_candidate:rerouted"
+    until(lambda: len(cached.pids(LLM)) == REPLICAS and victim not in cached.pids(LLM), 90)
+
+
+@pytest.fixture
+def narrow(serve_port: int) -> Iterator[CachedApp]:
+    """Two replicas that take one request at a time."""
+    timing = FAST | {"decode_ms_per_token": 5.0}
+    args = {
+        "models": [sim_model("m", timing, replicas=2, max_ongoing_requests=1)],
+        "ingress": {"cpus_per_replica": 0},
+    }
+    app = CachedApp("narrow", f"http://127.0.0.1:{serve_port}/narrow", args)
+    app.deploy()
+    app.until_known(2)
+    yield app
+    serve.delete(app.name)
+
+
+def test_a_request_that_finds_its_replica_full_is_decided_on_anew_for_the_one_that_takes_it(
+    narrow: CachedApp,
+) -> None:
+    ids = prompt(310, 40)
+    with httpx.Client(base_url=narrow.url, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+        first = completion(client, ids)
+        narrow.until_applied()
+        busy = pool.submit(stream, client, ids, 400)
+        until(lambda: narrow.stats()["bookings"] == 1)
+        after = completion(client, ids)
+        assert not busy.done()
+        assert is_whole(busy.result())
+    assert after.replica not in ("", first.replica)
+    assert (after.forecast_tokens, after.cached_tokens) == (0, 0)
+    assert after.reason == "only_candidate:rerouted"
 
 
 def test_streams_of_a_killed_replica_end_with_one_error_and_nothing_stays_booked(

@@ -18,6 +18,7 @@ import pytest
 import ray
 
 from router.serve.actor_family import NAMESPACE
+from serve_app.observe.decision_headers import alias
 from tests.serve.cached_app import BLOCK_SIZE, until
 from tests.serve.context_calls import STREAMED, Caller, bearer, events, usage_of
 from tests.vllm.real_app import LLM, REPLICAS, RealApp, running_app
@@ -69,7 +70,8 @@ class Conversation:
         self.name = self.caller.created(prompt=self.ids, headers=self.headers)
 
     def turn(self, *new: int) -> dict[str, Any]:
-        """Checks the answer; returns its line in the access log, with the usage's figure."""
+        """Checks the answer and its headers; returns its line in the access log, with the usage's
+        figure."""
         number = f"restore-{next(_numbers)}"
         headers = {"X-Request-Id": number} | self.headers
         answer = self.caller.complete(self.name, list(new), headers=headers, **OPTIONS)
@@ -79,7 +81,12 @@ class Conversation:
         assert choice["token_ids"] == self.uninterrupted()
         self.ids += choice["token_ids"]
         details = answer.json()["usage"]["prompt_tokens_details"]
-        return self.app.log.line(number) | {"usage": details["cached_tokens"]}
+        line = self.app.log.line(number)
+        (forecast_blocks,) = line["forecast_blocks"]
+        assert answer.headers["x-warmpath-replica"] == alias(line["replica"])
+        assert int(answer.headers["x-warmpath-forecast-tokens"]) == forecast_blocks * BLOCK_SIZE
+        assert answer.headers["x-warmpath-reason"] == line["reason"]
+        return line | {"usage": details["cached_tokens"]}
 
     def uninterrupted(self) -> list[int]:
         """By the same model, with all the ids at once, under a salt that shares no block."""
@@ -136,7 +143,7 @@ def kill(app: RealApp, replica_id: str) -> None:
 
 
 def until_missed(app: RealApp) -> None:
-    """A turn that is decided before would be rerouted, and computed."""
+    """A turn that is decided before is decided for the dead one first."""
     until(lambda: app.stats()["candidates"] < REPLICAS)
 
 
@@ -163,6 +170,25 @@ def test_a_conversation_goes_on_after_its_replica_was_killed_between_turns(
     again = conversation.turn(10)
     assert again["load_blocks"] == 0
     assert again["cached_tokens"][0] >= after["cached_tokens"][0]
+    until_whole(app)
+
+
+def test_the_turn_right_after_a_kill_loads_at_the_replica_that_serves_it(
+    app: RealApp, http: httpx.Client
+) -> None:
+    """Before Serve and the index know of it: decided for the dead one, and then anew."""
+    conversation = talk(app, http, 7, 700)
+    first = conversation.turn(5, 6, 7)
+    conversation.until_stored()
+    kill(app, first["replica"])
+    after = conversation.turn(8, 9)
+    assert (after["decided_replica"], after["attempts"]) == (first["replica"], 1)
+    assert after["replica"] != first["replica"]
+    assert after["reason"] == "kv_load:rerouted", str(after)
+    assert after["load_blocks"] * BLOCK_SIZE >= 640
+    assert after["cached_tokens"] == [after["forecast_blocks"][0] * BLOCK_SIZE]
+    assert after["cached_tokens"] == [after["usage"]]
+    assert after["causes"] == {}
     until_whole(app)
 
 

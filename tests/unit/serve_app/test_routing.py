@@ -15,12 +15,14 @@ from router.core.events import StoredRun as HeldRun
 from router.core.hashing import hash_blocks
 from router.core.transfer import Keeping, StoredRun, TransferRequest
 from router.core.types import Incarnation, ReplicaId, StoreId, Tenant, Tier
+from router.serve.flight_desk import REFILLING
 from router.serve.index_client import IndexClient
 from router.serve.index_service import IndexService
 from router.serve.index_settings import IndexSettings
 from router.serve.switchboard import DeploymentKey, Member, Switchboard
 from router.serve.wire import Landing, Registration, decode_landing, encode
 from serve_app.admission import Admitted
+from serve_app.observe.decision_headers import alias, decision_headers
 from serve_app.prompt_blocks import hash_prompts
 from serve_app.routing import ClientHints, LiveRequest, ModelRouter, forbids_storing
 from serve_app.tuning import Tuning, parse_tuning
@@ -31,12 +33,15 @@ NO_HINTS = ClientHints()
 
 
 class LocalIndex:
-    """The actor's inside, asked without Ray. `is_down` refuses every call."""
+    """The actor's inside, asked without Ray. `is_down` refuses every call, and while `open` is not
+    set none is answered."""
 
     def __init__(self, *replicas: ReplicaId) -> None:
         settings = IndexSettings(max_replicas=8, max_blocks=4096, max_bookings=64)
         self.service = IndexService(settings, Incarnation(1), Random(1))
         self.is_down = False
+        self.open = asyncio.Event()
+        self.open.set()
         for replica_id in replicas:
             self.service.register(encode(Registration(replica_id, 1)), self.now())
 
@@ -51,6 +56,7 @@ class LocalIndex:
     async def exchange(self, flight: bytes) -> Landing:
         if self.is_down:
             raise IndexUnavailable("down")
+        await self.open.wait()
         return decode_landing(self.service.exchange(flight, self.now()))
 
 
@@ -92,7 +98,7 @@ async def test_a_request_brings_along_what_it_is_to_load(
     live = await keeper.begin(admitted(ids), NO_HINTS)
     assert live.request.transfer == TransferRequest((run,), Keeping.REUSE, 4)
     assert (live.routing.overlap_blocks, live.routing.forecast_blocks) == ((3,), (4,))
-    assert (live.load_blocks, live.route.reason.split(":")[0]) == (1, "kv_load")
+    assert (live.load_blocks, reason_of(live)) == (1, "kv_load")
 
 
 @pytest.mark.parametrize(
@@ -207,6 +213,130 @@ async def test_the_booking_follows_the_request_to_another_replica(
     router.on_routed(live.route.booking_id, R2)
     assert live.replica_id == R2
     await until_booked(index, R2)
+
+
+async def redirected(router: ModelRouter, live: LiveRequest, replica_id: ReplicaId) -> LiveRequest:
+    """As Serve's router does before it sends a request elsewhere."""
+    request = await router.redirect(live.route.booking_id, replica_id)
+    assert request is live.request
+    return live
+
+
+def reason_of(live: LiveRequest) -> str:
+    """Without what it says of the index, which has no replica's snapshot here."""
+    return live.route.reason.replace(REFILLING, "")
+
+
+async def test_a_request_that_goes_elsewhere_brings_along_what_is_right_there(
+    keeper: ModelRouter, index: LocalIndex
+) -> None:
+    """The decision's own replica holds all of it; the one that Serve takes holds and loads some."""
+    ids = prompt(*range(22))
+    run = keep(index, ids, 2, 2)
+    index.hold(R1, ids)
+    index.hold(R2, ids[: 3 * BLOCK_SIZE * 4])
+    live = await keeper.begin(admitted(ids), NO_HINTS)
+    assert (live.routing.ranked, live.routing.forecast_blocks) == ((R1, R2), (5,))
+    assert (live.request.transfer, live.load_blocks) == (TransferRequest((), Keeping.REUSE, 5), 0)
+    decided = live.route
+    await redirected(keeper, live, R2)
+    assert live.request.transfer == TransferRequest((run,), Keeping.REUSE, 5)
+    assert (live.routing.ranked, live.routing.decided_seq) == ((R2, R1), 0)
+    assert (live.routing.overlap_blocks, live.routing.forecast_blocks) == ((3,), (4,))
+    assert (live.load_blocks, reason_of(live)) == (1, "kv_load:rerouted")
+    assert live.routing.booking_id == live.route.booking_id != decided.booking_id
+    await until_booked(index, R2)
+    keeper.on_routed(live.route.booking_id, R2)
+    assert (live.replica_id, live.decided_replica_id) == (R2, R1)
+    assert decision_headers(live) == {
+        "X-Warmpath-Replica": alias(R2),
+        "X-Warmpath-Forecast-Tokens": str(4 * BLOCK_SIZE),
+        "X-Warmpath-Reason": live.route.reason,
+    }
+    keeper.end(live)
+    await until_booked(index, None)
+
+
+async def test_a_request_may_go_elsewhere_again_and_back(
+    keeper: ModelRouter, index: LocalIndex
+) -> None:
+    ids = prompt(*range(22))
+    index.hold(R1, ids)
+    live = await keeper.begin(admitted(ids), NO_HINTS)
+    await redirected(keeper, live, R2)
+    assert (live.routing.forecast_blocks, reason_of(live)) == ((0,), "only_candidate:rerouted")
+    await redirected(keeper, live, R1)
+    assert (live.routing.ranked, live.routing.forecast_blocks) == ((R1, R2), (5,))
+    assert reason_of(live) == "only_candidate"
+    keeper.end(live)
+    await until_booked(index, None)
+
+
+async def test_a_replica_that_failed_a_request_is_decided_on_where_serve_takes_it_again(
+    router: ModelRouter, index: LocalIndex
+) -> None:
+    ids = prompt(*range(14))
+    index.hold(R2, ids)
+    live = await router.begin(admitted(ids), NO_HINTS, [R2])
+    await redirected(router, live, R2)
+    assert live.routing.forecast_blocks == (3,)
+
+
+async def test_where_the_choice_was_serve_s_its_choice_is_decided_on(tuning: Tuning) -> None:
+    """As for the first request of all, which waits for a replica to start."""
+    index, ids = LocalIndex(), prompt(*range(14))
+    client = IndexClient(index, Random(2), parse_tuning({"index_deadline_ms": 1000}).link)
+    router = ModelRouter(client, tuning, BLOCK_SIZE)
+    live = await router.begin(admitted(ids), NO_HINTS)
+    assert (live.routing.ranked, live.routing.is_fallback) == ((), True)
+    index.service.register(encode(Registration(R1, 1)), index.now())
+    index.hold(R1, ids)
+    await redirected(router, live, R1)
+    assert (live.routing.ranked, live.routing.is_fallback) == ((R1,), False)
+    assert (live.routing.forecast_blocks, live.decided_replica_id) == ((3,), None)
+    assert not live.route.reason.endswith("rerouted")
+    await client.close()
+
+
+async def test_without_an_index_a_request_that_goes_elsewhere_promises_nothing(
+    keeper: ModelRouter, index: LocalIndex
+) -> None:
+    ids = prompt(*range(22))
+    index.hold(R1, ids)
+    live = await keeper.begin(admitted(ids), NO_HINTS)
+    index.is_down = True
+    await redirected(keeper, live, R2)
+    assert live.routing.is_fallback
+    assert (live.routing.ranked, live.routing.forecast_blocks) == ((R2, R1), (0,))
+    assert live.route.reason == "fallback:unavailable:rerouted"
+    index.is_down = False
+    await until_booked(index, R2)
+
+
+async def test_a_request_that_ends_while_it_is_decided_on_anew_leaves_nothing_booked(
+    router: ModelRouter, index: LocalIndex
+) -> None:
+    live = await router.begin(admitted(prompt(*range(14))), NO_HINTS)
+    index.open.clear()
+    (other,) = live.route.ranked[1:]
+    asked = asyncio.create_task(router.redirect(live.route.booking_id, other))
+    await asyncio.sleep(0.01)
+    router.end(live)
+    index.open.set()
+    assert await asked is None
+    await until_booked(index, None)
+    assert await router.redirect(live.route.booking_id, other) is None
+
+
+async def test_serve_s_router_may_have_a_loop_of_its_own(
+    router: ModelRouter, index: LocalIndex
+) -> None:
+    ids = prompt(*range(14))
+    index.hold(R1, ids)
+    live = await router.begin(admitted(ids), NO_HINTS)
+    redirect = router.redirect(live.route.booking_id, R2)
+    assert await asyncio.to_thread(asyncio.run, redirect) is live.request
+    assert live.routing.ranked == (R2, R1)
 
 
 async def test_a_replica_that_failed_a_request_is_not_chosen_for_it_again(
