@@ -152,6 +152,8 @@ def allow(route: ApiRoute, body: Mapping[str, object]) -> Allowed:
 def _passes(rule: Rule | None, name: str, value: object) -> bool:
     if rule is Rule.REFUSE and value:
         raise InvalidRequest(
-            f"The field '{name}' is not accepted here.", param=name, code="unsupported_parameter"
+            f"This value of '{name}' is not supported here; leave the field out.",
+            param=name,
+            code="unsupported_parameter",
         )
     return rule in (Rule.PASS, Rule.CHECK)

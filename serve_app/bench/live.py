@@ -200,6 +200,7 @@ def _is_up(process: "subprocess.Popen[bytes]", url: str, folder: Path) -> bool:
 @contextlib.contextmanager
 def _running(command: list[str], folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # else the child would ignore it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that it is told to stop
     with (folder / "serve.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
