@@ -76,6 +76,18 @@ class Decoding:
             self.remove(sequence)
         return ending
 
+    def quiet_passes(self) -> int:
+        """Passes to come in which no member begins a block, fills one or ends; someone decodes."""
+        at = self._passes
+        while not (at in self._growing or at in self._filling or at in self._ending):
+            at += 1
+        return at - self._passes
+
+    def skip(self, passes: int) -> None:
+        """Ends so many quiet passes at once."""
+        self._passes += passes
+        self.context_tokens += passes * len(self._members)
+
     def _enter(
         self, calendar: defaultdict[int, _Entries], sequence: SimSequence, at_pass: int
     ) -> None:
@@ -86,6 +98,6 @@ class Decoding:
         if entries is None:
             return []
         live = [e for e in entries if e[0].since == e[1] and e[0] in self._members]
-        if again_after:
+        if again_after and live:
             calendar[self._passes + again_after] += live
         return sorted([entry[0] for entry in live], key=_BY_ORDER)

@@ -86,6 +86,11 @@ class BlockPool:
         """Blocks that running sequences hold."""
         return self._used_blocks - len(self._idle)
 
+    @property
+    def has_changes(self) -> bool:
+        """Some are to be drained."""
+        return bool(self._changes)
+
     def contents(self) -> dict[BlockHash, int]:
         """Copies of each reusable hash. O(hashes)."""
         return {digest: 1 + len(self._further.get(digest, ())) for digest in self._first}

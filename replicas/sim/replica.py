@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from replicas.sim.latency import DynamoLatency, LatencyModel
 from replicas.sim.pool import BlockPool, Change
 from replicas.sim.scheduler import Scheduler, SchedulerLimits
-from replicas.sim.sequence import SimSequence
+from replicas.sim.sequence import Pass, SimSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,26 @@ class SimReplica:
             advance.finished,
             self._pool.drain_changes(),
         )
+
+    def quiet_ends(self, now_s: float) -> list[float]:
+        """When the passes from now on end of which nobody hears: they only give each running
+        request a further token. As long as nothing is submitted, reset or dropped.
+        """
+        passes = 0 if self._pool.has_changes else self._scheduler.quiet_passes()
+        if not passes:
+            return []
+        work = Pass()
+        self._scheduler.count_decoding(work)
+        ends: list[float] = []
+        for _ in range(passes):
+            now_s += self._latency.pass_s(work)
+            ends.append(now_s)
+            work.decode_context_tokens += work.decode_sequences
+        return ends
+
+    def skip(self, passes: int) -> None:
+        """So many of the quiet passes are over."""
+        self._scheduler.skip(passes)
 
     def reset_prefix_cache(self) -> bool:
         """Drops all reusable content; false while requests hold blocks. Seen in the next pass."""

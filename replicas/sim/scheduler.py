@@ -87,8 +87,23 @@ class Scheduler:
             budget -= self._go_on(self._prefilling, planned, budget)
         if self._waiting and self.preemptions == preemptions_before:
             self._admit(planned, budget)
-        planned.count_decode(len(self._decoding), self._decoding.context_tokens)
+        self.count_decoding(planned)
         return planned
+
+    def count_decoding(self, planned: Pass) -> None:
+        """Enters those that decode into a pass."""
+        planned.count_decode(len(self._decoding), self._decoding.context_tokens)
+
+    def quiet_passes(self) -> int:
+        """Passes to come that give each running sequence a token and change nothing else, as long
+        as nobody is added."""
+        if self._waiting or self._prefilling is not None or not len(self._decoding):
+            return 0
+        return self._decoding.quiet_passes()
+
+    def skip(self, passes: int) -> None:
+        """Plans and completes so many quiet passes. O(1)."""
+        self._decoding.skip(passes)
 
     def drawing(self, planned: Pass) -> list[SimSequence]:
         """Who gets a token of the pass that was planned. O(running)."""

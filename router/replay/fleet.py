@@ -1,7 +1,7 @@
 """The simulated replicas, and how the block index hears of their caches. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,8 @@ class Work:
 @dataclass(slots=True, eq=False)
 class Replica:
     """One life of a simulated replica, begun at `since_s`. `is_busy`: a pass is under way;
-    `is_leaving`: it gets no more requests."""
+    `is_leaving`: it gets no more requests; `quiet`: when passes end that nobody need look at, after
+    the time at which the first began; empty where one is looked at."""
 
     replica_id: ReplicaId
     incarnation: Incarnation
@@ -35,6 +36,7 @@ class Replica:
     is_busy: bool = False
     is_leaving: bool = False
     next_seq: int = 0
+    quiet: list[float] = field(default_factory=list)
 
     def batches(self, changes: Sequence[Change]) -> Iterator[EventBatch]:
         """The next of this life's event batches, one where the order within it does not matter."""

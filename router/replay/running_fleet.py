@@ -3,10 +3,11 @@
 Pure. What becomes of requests is the owner's business, who hears of every pass and of every loss.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 
 from replicas.sim.holding import FIRST_FRESH_HASH
 from replicas.sim.replica import PassResult, SimReplica
@@ -73,16 +74,44 @@ class RunningFleet:
         replica.work.requests += 1
         if not replica.is_busy:
             self._pass(replica)
+        else:
+            self._wake(replica)
         return True
 
     def _pass(self, replica: Replica) -> None:
-        done = replica.engine.next_pass(self._clock.now_s)
+        now_s = self._clock.now_s
+        if ends := replica.engine.quiet_ends(now_s):
+            self._rest(replica, [now_s, *ends])
+            return
+        done = replica.engine.next_pass(now_s)
         replica.is_busy = done is not None
         if done is not None:
-            replica.work.busy_s += done.end_s - self._clock.now_s
+            replica.work.busy_s += done.end_s - now_s
             self._clock.at(done.end_s, lambda: self._passed(replica, done))
         elif replica.is_leaving:
             self._end(replica)
+
+    def _rest(self, replica: Replica, quiet: list[float]) -> None:
+        """Until the end of the last of these passes, unless something comes: see `_wake`."""
+        replica.is_busy, replica.quiet = True, quiet
+        self._clock.at(quiet[-1], lambda: self._rested(replica, quiet))
+
+    def _rested(self, replica: Replica, quiet: list[float]) -> None:
+        if replica.quiet is quiet:
+            self._end_quiet(replica)
+            self._pass(replica)
+
+    def _wake(self, replica: Replica) -> None:
+        """Something has come: it is seen at the end of the pass that is under way."""
+        under_way = bisect_left(replica.quiet, self._clock.now_s, lo=1) + 1
+        if under_way < len(replica.quiet):
+            self._rest(replica, replica.quiet[:under_way])
+
+    def _end_quiet(self, replica: Replica) -> None:
+        quiet, replica.quiet = replica.quiet, []
+        replica.engine.skip(max(len(quiet) - 1, 0))
+        for begin_s, end_s in pairwise(quiet):
+            replica.work.busy_s += end_s - begin_s
 
     def _passed(self, replica: Replica, done: PassResult) -> None:
         if replica not in self._running:
@@ -119,6 +148,7 @@ class RunningFleet:
         if failure.replica is None:
             for each in self._running:
                 each.engine.drop_idle_blocks()
+                self._wake(each)
             return
         name = ReplicaId(f"replica-{failure.replica}")
         replica = self._control.members.get(name)
@@ -141,6 +171,8 @@ class RunningFleet:
                 self._end(replica)
 
     def _end(self, replica: Replica) -> None:
+        self._wake(replica)
+        self._end_quiet(replica)
         del self._running[replica]
         self.replica_s += self._clock.now_s - replica.since_s
 

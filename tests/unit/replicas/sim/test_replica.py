@@ -1,5 +1,6 @@
 """A simulated replica on a virtual clock."""
 
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
@@ -39,6 +40,46 @@ def test_each_pass_says_what_happened_in_it_and_when_it_ends() -> None:
     assert (decode.admitted, decode.first_tokens, decode.finished) == ([], [], [])
     assert last.finished == [only]
     assert [r.end_s for r in (prefill, decode, last)] == pytest.approx([1.019, 1.024, 1.029])
+
+
+def lives_of(prompts: Sequence[int], is_skipping: bool) -> list[tuple[float, int, list[int]]]:
+    """When passes with news end, how many blocks are then held, and who finishes in them."""
+    bench = replica(total_blocks=64)
+    asked = [
+        request(tokens, 30 - tokens, *range(10 * tokens, 10 * tokens + tokens // 4))
+        for tokens in prompts
+    ]
+    for each in asked:
+        bench.submit(each)
+    news, now_s = [], 0.0
+    while bench.unfinished:
+        ends = bench.quiet_ends(now_s) if is_skipping else []
+        if ends:
+            bench.skip(len(ends))
+            now_s = ends[-1]
+        elif (done := bench.next_pass(now_s)) is not None:
+            now_s = done.end_s
+            if done.first_tokens or done.finished or done.changes:
+                finished = [asked.index(each) for each in done.finished]
+                news.append((now_s, bench.active_blocks, finished))
+    return news
+
+
+@pytest.mark.parametrize("prompts", [(6,), (5, 7, 10)])
+def test_quiet_passes_skipped_at_once_leave_all_others_as_they_are(prompts: list[int]) -> None:
+    assert lives_of(prompts, is_skipping=True) == lives_of(prompts, is_skipping=False)
+
+
+def test_only_passes_in_which_nothing_happens_are_quiet() -> None:
+    """Seven tokens are known after the prefill; the next but one begins the third block."""
+    bench = replica()
+    bench.submit(request(6, 20, 1))
+    assert bench.quiet_ends(0.0) == []
+    first = bench.next_pass(0.0)
+    assert first is not None
+    assert bench.quiet_ends(1.0) == pytest.approx([1.005])
+    bench.submit(request(4, 1, 2))
+    assert bench.quiet_ends(1.0) == []
 
 
 def test_an_idle_replica_has_nothing_to_run() -> None:

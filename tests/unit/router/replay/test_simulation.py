@@ -6,7 +6,9 @@ from random import Random
 import numpy as np
 import pytest
 
+from replicas.sim.latency import LinearLatency
 from router.core.errors import ConfigurationError
+from router.core.types import ReplicaId
 from router.policies.registry import POLICIES, PolicySpec
 from router.replay.figures import Figures, Limits, figures
 from router.replay.generated import sessions
@@ -71,6 +73,18 @@ def test_an_idle_replica_answers_after_a_prefill_and_its_decodes() -> None:
     )
     decode_ms = 1e3 * (outcomes.e2e_s[0] - outcomes.ttft_s[0])
     assert decode_ms == pytest.approx(3 * 7.0, rel=0.1)
+
+
+def test_who_comes_while_a_replica_decodes_is_taken_in_at_the_end_of_that_pass() -> None:
+    """From 0.1 s on, each pass of the long answer takes 10 ms; nothing else would happen."""
+    linear = LinearLatency(prefill_ms_per_token=0, prefill_base_ms=100, decode_ms_per_token=10)
+    fleet = FleetPlan(replicas=1, blocks=400, block_size=64, latency=linear)
+    rows = [TraceRow(0.0, 640, 60, [1]), TraceRow(0.234, 640, 2, [2])]
+    plan = ReplayPlan(PolicySpec("round_robin"), fleet)
+    replayed = Simulation(plan, requests(*rows)).run()
+    assert replayed.outcomes.ttft_s.tolist() == pytest.approx([0.1, 0.006 + 0.11])
+    assert replayed.outcomes.e2e_s.tolist() == pytest.approx([0.1 + 0.59 + 0.1, 0.126])
+    assert replayed.work[ReplicaId("replica-0")].busy_s == pytest.approx(0.79)
 
 
 def test_equal_plans_have_equal_outcomes() -> None:
