@@ -182,18 +182,6 @@ class AppConfig(Section):
             raise ValueError(f"models: the name {doubled[0]!r} is given twice")
         return self
 
-    @model_validator(mode="after")
-    def _storable(self) -> "AppConfig":
-        for model in self.models if self.kv_store.enabled else ():
-            if model.engine == "vllm" and (
-                model.gpus_per_replica or model.tensor_parallel_size > 1
-            ):
-                raise ValueError(
-                    f"kv_store.enabled: KV of {model.name!r} cannot be stored; only engines on the"
-                    " CPU, of one rank, can do that"
-                )
-        return self
-
 
 class RoutingConfig(Section):
     """The ingress's `user_config`: what may change while the application runs.

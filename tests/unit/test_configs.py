@@ -108,11 +108,6 @@ def test_built_local_application_is_that_of_the_local_config() -> None:
         ({"models": [{"name": "../a"}]}, "models[0].name", "pattern"),
         (with_model() | {"ingress": {"max_body_bytes": 1}}, "ingress.max_body_bytes", "1024"),
         (with_model() | {"auth": {"key_file": "k"}}, "auth.key_file", "'keys_file'"),
-        (
-            with_model(gpus_per_replica=1) | {"kv_store": {"enabled": True}},
-            "args",
-            "kv_store.enabled: KV of 'tiny'",
-        ),
         (with_model() | {"kv_store": {"memory_gib": 0}}, "kv_store.memory_gib", "greater than 0"),
         (with_model() | {"kv_store": {"disk_folder": "kv"}}, "kv_store", "not an absolute path"),
         (with_model() | {"kv_store": {"redis": "http://a"}}, "kv_store", "redis://"),

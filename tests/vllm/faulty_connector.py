@@ -12,9 +12,9 @@ import numpy as np
 
 from replicas.kv.connector.messages import PARAMETER, Piece, encode_request
 from replicas.kv.connector.pool import Bytes
-from replicas.kv.connector.transfers import SealedObject, Transfers
+from replicas.kv.connector.transfers import SealedObject
 from replicas.kv.connector.vllm_connector import WarmpathConnector
-from replicas.kv.connector.vllm_pool import host_pool, namespace_of
+from replicas.kv.connector.vllm_pool import namespace_of
 from replicas.kv.store import objects
 from replicas.kv.store.objects import HEADER_BYTES, ObjectKey
 from router.core.transfer import Keeping, StoredRun, TransferRequest
@@ -86,10 +86,8 @@ class FaultyConnector(WarmpathConnector):
         request.kv_transfer_params = {PARAMETER: encode_request(transfer)}
         super().on_new_request(request)
 
-    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        self._transfers = Transfers(
-            host_pool(kv_caches), FaultyObjects(), held_bytes=2**28, load_timeout_s=5.0
-        )
+    def stores(self, rank: int) -> FaultyObjects:
+        return FaultyObjects()
 
     def _runs(self, hashes: Sequence[bytes], wanted: dict[str, Any]) -> tuple[StoredRun, ...]:
         return tuple(

@@ -6,23 +6,19 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 
-from replicas.engines.vllm.environment import prepare_environment
-from replicas.engines.vllm.tiny_model import ensure_tiny_model
 from tests.vllm.faulty_connector import CHECKED, FAULTS, OBJECT_BLOCKS, SLOW_S, UNCHECKED
+from tests.vllm.stored_engine import BLOCK_SIZE, Tokens, engine_with, forget, greedy
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
-BLOCK_SIZE = 32
 OBJECT_TOKENS = BLOCK_SIZE * OBJECT_BLOCKS
 OBJECTS, NEW_TOKENS, PROMPTS = 5, 6, 10
 LOADS = 1000
 
-Tokens = list[int]
 NOTHING, REUSE = {"keeping": "nothing"}, {"keeping": "reuse"}
 
 
@@ -35,26 +31,10 @@ class Engine:
         self.texts: list[Tokens] = []
 
     async def text(self, tokens: Tokens, wanted: dict[str, object]) -> tuple[Tokens, int]:
-        from vllm import SamplingParams
-
-        sampling = SamplingParams(
-            max_tokens=NEW_TOKENS,
-            temperature=0,
-            ignore_eos=True,
-            extra_args={"kv_transfer_params": wanted},
-        )
-        prompt = {"prompt_token_ids": tokens}
-        async for output in self._llm.generate(prompt, sampling, request_id=uuid4().hex):
-            last = output
-        assert last.outputs[0].finish_reason == "length"
-        return list(last.outputs[0].token_ids), int(last.num_cached_tokens or 0)
+        return await greedy(self._llm, tokens, wanted, NEW_TOKENS)
 
     async def forget(self) -> None:
-        for _ in range(400):
-            if await self._llm.reset_prefix_cache():
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError("the engine was not idle")
+        await forget(self._llm)
 
     async def save(self) -> None:
         for number in range(PROMPTS):
@@ -77,35 +57,13 @@ class Engine:
 
 @asynccontextmanager
 async def engine_of(name: str) -> AsyncIterator[Engine]:
-    prepare_environment()
-    from vllm.config import KVTransferConfig
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
-
-    transfer = KVTransferConfig(
-        kv_connector="FaultyConnector",
-        kv_connector_module_path="tests.vllm.faulty_connector",
-        kv_role="kv_both",
-        kv_load_failure_policy="recompute",
-        kv_connector_extra_config={
-            "address": {"cluster": "", "namespace": "", "store_id": name, "model": "tiny"},
-            "object_blocks": OBJECT_BLOCKS,
-            "held_bytes": 2**28,
-            "load_timeout_s": 5.0,
-        },
-    )
-    llm = AsyncLLM.from_engine_args(
-        AsyncEngineArgs(
-            model=str(ensure_tiny_model()),
-            dtype="float32",
-            enforce_eager=True,
-            max_model_len=1024,
-            block_size=BLOCK_SIZE,
-            kv_cache_memory_bytes=64 * 2**20,
-            enable_prefix_caching=True,
-            prefix_caching_hash_algo="sha256_cbor",
-            kv_transfer_config=transfer,
-        )
+    llm = engine_with(
+        {"cluster": "", "namespace": "", "store_id": name, "model": "tiny"},
+        OBJECT_BLOCKS,
+        connector="FaultyConnector",
+        module="tests.vllm.faulty_connector",
+        max_model_len=1024,
+        kv_cache_memory_bytes=64 * 2**20,
     )
     try:
         engine = Engine(llm)

@@ -2,16 +2,16 @@
 several times what the copy into it does."""
 
 import threading
-
-import numpy as np
+from collections.abc import Callable
 
 from replicas.kv.connector.pool import Bytes
 
 
 class Buffers:
-    """Keeps at most `max_bytes` of what was given back. From any thread."""
+    """Made by `make`; keeps at most `max_bytes` of what was given back. From any thread."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, make: Callable[[int], Bytes], max_bytes: int) -> None:
+        self._make = make
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._spare: list[Bytes] = []
@@ -22,7 +22,7 @@ class Buffers:
             for place, buffer in enumerate(self._spare):
                 if buffer.nbytes == size_bytes:
                     return self._spare.pop(place)
-        return np.empty(size_bytes, np.uint8)
+        return self._make(size_bytes)
 
     def give(self, buffer: Bytes) -> None:
         """Nobody else may use it any more."""

@@ -62,25 +62,28 @@ class Progress:
 
 
 class TransferPlanner:
-    """Objects are of `object_blocks` blocks and begin at multiples of them in the chain.
+    """Objects are of `object_blocks` blocks and begin at multiples of them in the chain; each of
+    the engine's `ranks` saves its part of one.
 
     One progress for each request inside the engine; the rest is bounded by what the worker has in
     hand and by `MAX_KNOWN_OBJECTS`.
     """
 
-    def __init__(self, namespace: bytes, object_blocks: int) -> None:
+    def __init__(self, namespace: bytes, object_blocks: int, ranks: int = 1) -> None:
         self._namespace = namespace
         self._object_blocks = object_blocks
+        self._ranks = ranks
         self._requests: dict[str, Progress] = {}
         self._loads: list[LoadJob] = []
         self._saves: list[SaveObject] = []
-        self._open_saves: set[bytes] = set()
+        self._open_saves: dict[bytes, int] = {}
+        self._incomplete: set[bytes] = set()
         self._known: OrderedDict[bytes, float] = OrderedDict()
 
     @property
     def is_saving(self) -> bool:
-        """Whether the worker has yet to say what became of a save: an engine that stops stepping
-        would not hear of it."""
+        """Whether a rank has yet to say what became of a save: an engine that stops stepping would
+        not hear of it."""
         return bool(self._open_saves)
 
     def add(self, request_id: str, transfer: TransferRequest, chain: RouterChain) -> None:
@@ -144,12 +147,12 @@ class TransferPlanner:
         return orders
 
     def hear(self, report: StepReport, now: float) -> None:
-        """What became of earlier orders. What could not be used is saved anew at the next chance,
-        and a request whose load failed computes: it would otherwise plan the same load for ever."""
-        self._open_saves.difference_update(report.saved, report.unsaved)
-        for key in report.saved:
-            self._known[key] = now
-            self._known.move_to_end(key)
+        """What became of earlier orders at one rank. What could not be used is saved anew at the
+        next chance, and a request whose load failed computes: it would otherwise plan the same load
+        for ever."""
+        self._incomplete.update(self._open_saves.keys() & set(report.unsaved))
+        for key in (*report.saved, *report.unsaved):
+            self._settle(key, now)
         for key in report.unusable:
             self._known.pop(key, None)
         for request_id, lost_blocks in report.failed_loads.items():
@@ -171,7 +174,18 @@ class TransferPlanner:
         packed = pack_hashes(np.array(chain, np.uint64))
         origin = progress.chain.origin(computed.token_ids, first, end)
         self._saves.append(SaveObject(key, packed, ids, progress.transfer.keeping, origin))
-        self._open_saves.add(key)
+        self._open_saves[key] = self._ranks
+
+    def _settle(self, key: bytes, now: float) -> None:
+        """One rank more is done with its part; the object is there once all have theirs."""
+        open_ranks = self._open_saves.pop(key, 0) - 1
+        if open_ranks > 0:
+            self._open_saves[key] = open_ranks
+        elif key in self._incomplete:
+            self._incomplete.discard(key)
+        elif open_ranks == 0:
+            self._known[key] = now
+            self._known.move_to_end(key)
 
     def _is_wanted(self, key: bytes, now: float) -> bool:
         known_at = self._known.get(key)

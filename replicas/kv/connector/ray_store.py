@@ -30,10 +30,11 @@ PUT_LIMIT_S = 60.0
 
 
 class RayStores:
-    """Saves to the node's own store; loads from whichever has it."""
+    """Saves to the node's own store; loads from whichever has it. Of one rank."""
 
-    def __init__(self, address: StoreAddress) -> None:
+    def __init__(self, address: StoreAddress, rank: int = 0) -> None:
         self._address = address
+        self._rank = rank
         self._calls = BoundedCalls()
         self._lock = threading.Lock()
         self._actors: dict[str, ActorHandle] = {}
@@ -159,6 +160,7 @@ class RayStores:
             item.blocks,
             item.data.nbytes,
             is_for_reuse=item.keeping is Keeping.REUSE,
+            rank=self._rank,
         )
 
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from replicas.kv.connector.buffers import Buffers
 from replicas.kv.connector.messages import LoadJob, Piece, SaveObject, StepReport
 from replicas.kv.connector.moves import Moves
-from replicas.kv.connector.pool import BlockPool, Bytes
+from replicas.kv.connector.pool import BlockPool, Bytes, Moment
 from replicas.kv.store.objects import ObjectKey, object_bytes, payload, seal
 from replicas.kv.store.origins import Origin
 from router.core.transfer import Keeping
@@ -41,6 +41,14 @@ class SealedObject:
     blocks: int
     data: Bytes
     origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """An object on its way, whose bytes are there at a moment."""
+
+    item: SealedObject
+    filled: Moment
 
 
 class ObjectStore(Protocol):
@@ -77,9 +85,9 @@ class Transfers:
         self._load_timeout_s = load_timeout_s
         self._lock = threading.Lock()
         self._waiting_bytes = 0
-        self._buffers = Buffers(min(held_bytes, SPARE_BYTES))
+        self._buffers = Buffers(pool.new_buffer, min(held_bytes, SPARE_BYTES))
         self._report = StepReport()
-        self._outbox: queue.SimpleQueue[SealedObject | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Outgoing | None] = queue.SimpleQueue()
         self._loading: dict[str, Future[list[int]]] = {}
         self._loaders = ThreadPoolExecutor(2, thread_name_prefix="kv-load")
         self._moves = Moves(pool, self._count, store.discard)
@@ -87,7 +95,8 @@ class Transfers:
         self._saver.start()
 
     def save(self, orders: Sequence[SaveObject]) -> None:
-        """Copies the blocks out; the rest happens later. The blocks are free again afterwards."""
+        """Begins to copy the blocks out, of which the engine may then do anything; the rest happens
+        later."""
         for order in orders:
             blocks = len(order.block_ids)
             size_bytes = object_bytes(blocks, self._pool.block_bytes)
@@ -96,16 +105,17 @@ class Transfers:
                 self._count("save_dropped")
                 continue
             data = self._buffers.take(size_bytes)
-            self._pool.read(order.block_ids, payload(data))
-            self._outbox.put(
-                SealedObject(order.key, order.hashes, order.keeping, blocks, data, order.origin)
-            )
+            filled = self._pool.read(order.block_ids, payload(data))
+            item = SealedObject(order.key, order.hashes, order.keeping, blocks, data, order.origin)
+            self._outbox.put(Outgoing(item, filled))
 
     def load(self, job: LoadJob) -> None:
         """Begins; `finished` tells of the end, whatever it is: a request that were never told of
         would wait for ever."""
         try:
-            self._loading[job.request_id] = self._loaders.submit(self._load, job)
+            self._loading[job.request_id] = self._loaders.submit(
+                self._load, job, self._pool.moment()
+            )
         except RuntimeError:
             lost = [block for piece in job.pieces for block in piece.block_ids]
             self._report_failure(job, lost)
@@ -131,13 +141,14 @@ class Transfers:
         self._moves.close()
         self._saver.join(STOP_TIMEOUT_S)
 
-    def _load(self, job: LoadJob) -> list[int]:
+    def _load(self, job: LoadJob, after: Moment) -> list[int]:
         """The ids of the blocks that were not loaded: from the first piece that fails on, all."""
         began = time.monotonic()
         lost = [block for piece in job.pieces for block in piece.block_ids]
         try:
             found = self._store.fetch(job.pieces, self._load_timeout_s)
-            for piece, is_there in zip(job.pieces, self._moves.run(job.pieces, found), strict=True):
+            moved = self._moves.run(job.pieces, found, after)
+            for piece, is_there in zip(job.pieces, moved, strict=True):
                 if not is_there:
                     break
                 del lost[: len(piece.block_ids)]
@@ -153,44 +164,46 @@ class Transfers:
 
     def _save_all(self) -> None:
         while (batch := self._next_batch()) is not None:
-            keys = [item.key for item in batch]
+            keys = [outgoing.item.key for outgoing in batch]
             try:
-                self._save_batch(batch)
-                for item in batch:
-                    self._buffers.give(item.data)
+                for outgoing in batch:
+                    outgoing.filled.synchronize()
+                self._save_batch([outgoing.item for outgoing in batch])
+                for outgoing in batch:
+                    self._buffers.give(outgoing.item.data)
                 self._report_saves(keys, is_saved=True)
             except Exception:
                 logger.exception("a save failed; what it held is lost to later requests")
                 self._report_saves(keys, is_saved=False)
                 self._count("save_failed", len(keys))
             finally:
-                self._release(sum(item.data.nbytes for item in batch))
+                self._release(sum(outgoing.item.data.nbytes for outgoing in batch))
 
     def _save_batch(self, batch: Sequence[SealedObject]) -> None:
         began = time.monotonic()
         wanted = self._store.offer(batch)
         fresh = [item for item, is_wanted in zip(batch, wanted, strict=True) if is_wanted]
         for item in fresh:
-            seal(item.data, ObjectKey.unpack(item.key), item.blocks)
+            seal(item.data, ObjectKey.unpack(item.key), item.blocks, self._pool.form)
         if fresh:
             self._store.put(fresh)
         self._count("saved_objects", len(fresh))
         self._count("saved_bytes", sum(item.data.nbytes for item in fresh))
         self._count("save_us", int((time.monotonic() - began) * 1e6))
 
-    def _next_batch(self) -> list[SealedObject] | None:
+    def _next_batch(self) -> list[Outgoing] | None:
         """Waits for one and takes what else is there; None at the end."""
         first = self._outbox.get()
         batch = [] if first is None else [first]
         while batch and len(batch) < MAX_BATCH_OBJECTS:
             try:
-                item = self._outbox.get_nowait()
+                outgoing = self._outbox.get_nowait()
             except queue.Empty:
                 break
-            if item is None:
+            if outgoing is None:
                 self._outbox.put(None)
                 break
-            batch.append(item)
+            batch.append(outgoing)
         return batch or None
 
     def _reserve(self, size_bytes: int) -> bool:

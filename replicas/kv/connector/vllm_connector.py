@@ -22,17 +22,17 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from replicas.kv.connector.chains import RouterChain
 from replicas.kv.connector.messages import (
     PARAMETER,
-    LoadJob,
     StepOrders,
     StepReport,
     decode_request,
     lost_blocks_note,
 )
 from replicas.kv.connector.planner import Computed, TransferPlanner
+from replicas.kv.connector.rank_worker import RankWorker
 from replicas.kv.connector.ray_store import RayStores
 from replicas.kv.connector.settings import ConnectorSettings
-from replicas.kv.connector.transfers import Transfers
-from replicas.kv.connector.vllm_pool import host_pool, namespace_of
+from replicas.kv.connector.transfers import ObjectStore, Transfers
+from replicas.kv.connector.vllm_pool import namespace_of, pool_of, this_rank
 from replicas.kv.connector.vllm_stats import GrowingCounts, TransferStats
 from router.core.transfer import TransferRequest
 
@@ -95,12 +95,11 @@ class WarmpathConnector(KVConnectorBase_V1):
         self._settings = settings
         self._block_size: int = vllm_config.cache_config.block_size
         namespace = namespace_of(vllm_config, kv_cache_config)
-        self._planner = TransferPlanner(namespace, settings.object_blocks)
-        self._transfers: Transfers | None = None
+        ranks = vllm_config.parallel_config.world_size
+        self._planner = TransferPlanner(namespace, settings.object_blocks, ranks)
+        self._num_blocks: int = kv_cache_config.num_blocks
+        self._worker = RankWorker()
         self._requests: dict[str, Any] = {}
-        self._refused: list[LoadJob] = []
-        self._unserved: dict[str, int] = {}
-        self._lost: set[int] = set()
         self._told = GrowingCounts()
 
     @property
@@ -109,8 +108,7 @@ class WarmpathConnector(KVConnectorBase_V1):
 
     def get_kv_connector_stats(self) -> TransferStats | None:
         """Of both sides, each its own."""
-        counts = {} if self._transfers is None else dict(self._transfers.counts)
-        return self._told.grown(counts | {"faults": self.faults})
+        return self._told.grown(self._worker.counts() | {"faults": self.faults})
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TransferStats:
@@ -182,26 +180,28 @@ class WarmpathConnector(KVConnectorBase_V1):
 
     @_guarded(None)
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        stores = RayStores(self._settings.address)
-        stores.prepare()
-        self._transfers = Transfers(
-            host_pool(kv_caches),
-            stores,
+        rank = this_rank()
+        pool = pool_of(self._vllm_config, kv_caches, self._num_blocks, rank)
+        transfers = Transfers(
+            pool,
+            self.stores(rank),
             held_bytes=self._settings.held_bytes,
             load_timeout_s=self._settings.load_timeout_s,
         )
+        self._worker.attach(transfers, rank)
+
+    def stores(self, rank: int) -> ObjectStore:
+        """Where a rank saves to and loads from."""
+        stores = RayStores(self._settings.address, rank)
+        stores.prepare()
+        return stores
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        for job in self._orders().loads:
-            if self._transfers is None:
-                self._refused.append(job)
-            else:
-                self._transfers.load(job)
+        self._worker.load(self._orders().loads)
 
     @_guarded(None)
     def wait_for_save(self) -> None:
-        if self._transfers is not None:
-            self._transfers.save(self._orders().saves)
+        self._worker.save(self._orders().saves)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         pass
@@ -211,31 +211,17 @@ class WarmpathConnector(KVConnectorBase_V1):
 
     @_guarded(_NOTHING_FINISHED)
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        refused, self._refused = self._refused, []
-        done = {job.request_id for job in refused}
-        for job in refused:
-            blocks = {block for piece in job.pieces for block in piece.block_ids}
-            self._unserved[job.request_id] = len(blocks)
-            self._lost |= blocks
-        if self._transfers is not None:
-            loaded, lost = self._transfers.finished()
-            done |= loaded
-            self._lost |= lost
-        return None, done or None
+        return None, self._worker.finished() or None
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        lost, self._lost = self._lost, set()
-        return lost
+        return self._worker.take_lost()
 
     def build_connector_worker_meta(self) -> Reports | None:
-        report = self._transfers.report() if self._transfers is not None else StepReport()
-        report.failed_loads |= self._unserved
-        self._unserved = {}
+        report = self._worker.report()
         return Reports([report]) if report else None
 
     def shutdown(self) -> None:
-        if self._transfers is not None:
-            self._transfers.close()
+        self._worker.close()
 
     def _orders(self) -> StepOrders:
         metadata = self._get_connector_metadata()

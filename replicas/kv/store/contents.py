@@ -15,7 +15,8 @@ Handle = TypeVar("Handle")
 @dataclass(frozen=True, slots=True)
 class StoredObject:
     """Blocks of the model that is served as `model`. `hashes`: the router's, packed, of the
-    `blocks` blocks inside. `is_for_reuse`: it stays even where no context claims it."""
+    `blocks` blocks inside. `is_for_reuse`: it stays even where no context claims it. `rank`: whose
+    part of the blocks it is; indexes are told of the first rank's, which stands for all."""
 
     key: bytes
     model: str
@@ -23,6 +24,7 @@ class StoredObject:
     blocks: int
     size_bytes: int
     is_for_reuse: bool
+    rank: int = 0
 
 
 @dataclass(slots=True)

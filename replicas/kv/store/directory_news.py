@@ -66,7 +66,9 @@ class DirectoryNews:
 
 def _of_model(objects: Iterable[StoredObject], model: str) -> list[store_wire.StoredObject]:
     return [
-        store_wire.StoredObject(s.key, s.hashes, s.size_bytes) for s in objects if s.model == model
+        store_wire.StoredObject(s.key, s.hashes, s.size_bytes)
+        for s in objects
+        if s.model == model and not s.rank
     ]
 
 

@@ -10,10 +10,10 @@ import pytest
 from replicas.kv.connector.chains import RouterChain
 from replicas.kv.connector.messages import LoadJob, Piece
 from replicas.kv.connector.planner import TransferPlanner
-from replicas.kv.connector.pool import Bytes
+from replicas.kv.connector.pool import Bytes, HostPool
 from replicas.kv.connector.transfers import ObjectStore, Transfers
 from replicas.kv.store.namespaces import Namespace
-from replicas.kv.store.objects import ObjectKey, seal
+from replicas.kv.store.objects import FORMLESS, ObjectKey, seal
 from router.core.transfer import StoredRun, TransferRequest
 from router.core.types import StoreId
 from tests.unit.replicas.kv.connector.engine_pool import MemoryStore, pool_of
@@ -61,9 +61,9 @@ def stored() -> MemoryStore:
     return store
 
 
-def lost(store: ObjectStore, key: ObjectKey) -> set[int]:
-    pool, _ = pool_of(8)
-    transfers = Transfers(pool, store, held_bytes=2**20, load_timeout_s=1.0)
+def lost(store: ObjectStore, key: ObjectKey, form: bytes = FORMLESS) -> set[int]:
+    _, layers = pool_of(8)
+    transfers = Transfers(HostPool(layers, form), store, held_bytes=2**20, load_timeout_s=1.0)
     transfers.load(LoadJob("r", (Piece(key.pack(), "store", WIDTH, 0, 0, IDS),)))
     while not (outcome := transfers.finished())[0]:
         time.sleep(0.0005)
@@ -93,6 +93,10 @@ def test_what_differs_in_one_field_is_a_miss(stored: MemoryStore, field: str) ->
     obliging.objects = dict(stored.objects)
     assert lost(obliging, OWN_KEY) == set()
     assert lost(obliging, other) == set(IDS)
+
+
+def test_blocks_that_another_kernel_laid_out_are_a_miss(stored: MemoryStore) -> None:
+    assert lost(stored, OWN_KEY, b"f" * 32) == set(IDS)
 
 
 def test_the_table_has_every_field_of_the_key() -> None:

@@ -118,6 +118,38 @@ def test_the_engine_steps_until_the_last_save_is_told() -> None:
     assert not planner.is_saving
 
 
+@pytest.mark.parametrize("is_saved", [True, False], ids=["all have it", "one has not"])
+def test_an_object_is_there_once_every_rank_has_its_part(is_saved: bool) -> None:
+    planner = TransferPlanner(NAMESPACE, WIDTH, ranks=2)
+
+    def saves(name: str, now: float) -> int:
+        transfer = TransferRequest((), Keeping.CONTEXT)
+        planner.add(name, transfer, RouterChain(BLOCK_SIZE, "salt"))
+        planner.fill(name, computed(2), now)
+        return len(planner.take().saves)
+
+    assert saves("r", 0.0) == 1
+    planner.hear(StepReport(saved=[run(0).key]), 0.0)
+    assert planner.is_saving
+    other = StepReport(saved=[run(0).key]) if is_saved else StepReport(unsaved=[run(0).key])
+    planner.hear(other, 0.0)
+    assert not planner.is_saving
+    assert saves("s", 1.0) == (0 if is_saved else 1)
+
+
+def test_a_part_that_was_not_saved_counts_whichever_rank_tells_first() -> None:
+    planner = TransferPlanner(NAMESPACE, WIDTH, ranks=2)
+    for name, is_first in (("r", True), ("s", False)):
+        transfer = TransferRequest((), Keeping.CONTEXT)
+        planner.add(name, transfer, RouterChain(BLOCK_SIZE, "salt"))
+        planner.fill(name, computed(2), 0.0)
+        assert len(planner.take().saves) == 1
+        told = [StepReport(unsaved=[run(0).key]), StepReport(saved=[run(0).key])]
+        for report in told if is_first else reversed(told):
+            planner.hear(report, 0.0)
+        assert not planner.is_saving
+
+
 def test_what_is_known_to_be_stored_is_offered_again_only_after_a_while() -> None:
     planner = planner_with(keeping=Keeping.CONTEXT)
     planner.fill("r", computed(2), 0.0)

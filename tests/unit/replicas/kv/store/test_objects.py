@@ -10,9 +10,11 @@ from replicas.kv.store.objects import (
     HEADER_BYTES,
     ObjectKey,
     UnusableObject,
+    form_of,
     new_object,
     opened,
     payload,
+    prove,
     seal,
 )
 
@@ -73,6 +75,16 @@ def test_a_cut_object_is_found(length: int) -> None:
 def test_another_key_opens_nothing(key: ObjectKey) -> None:
     with pytest.raises(UnusableObject, match="other blocks"):
         opened(sealed(), key, BLOCKS, BLOCK_BYTES)
+
+
+def test_another_form_opens_nothing_and_is_whole_all_the_same() -> None:
+    data = sealed()
+    seal(data, KEY, BLOCKS, b"f" * 32)
+    with pytest.raises(UnusableObject, match="another engine's"):
+        opened(data, KEY, BLOCKS, BLOCK_BYTES)
+    assert form_of(data) == b"f" * 32
+    opened(data, KEY, BLOCKS, BLOCK_BYTES, b"f" * 32)
+    prove(data, KEY.pack())
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Namespace)])
