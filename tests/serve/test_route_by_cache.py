@@ -282,38 +282,6 @@ def test_a_turn_right_after_a_kill_is_decided_on_anew_for_the_replica_that_serve
     until(lambda: len(cached.pids(LLM)) == REPLICAS and victim not in cached.pids(LLM), 90)
 
 
-@pytest.fixture
-def narrow(serve_port: int) -> Iterator[CachedApp]:
-    """Two replicas that take one request at a time."""
-    timing = FAST | {"decode_ms_per_token": 5.0}
-    args = {
-        "models": [sim_model("m", timing, replicas=2, max_ongoing_requests=1)],
-        "ingress": {"cpus_per_replica": 0},
-    }
-    app = CachedApp("narrow", f"http://127.0.0.1:{serve_port}/narrow", args)
-    app.deploy()
-    app.until_known(2)
-    yield app
-    serve.delete(app.name)
-
-
-def test_a_request_that_finds_its_replica_full_is_decided_on_anew_for_the_one_that_takes_it(
-    narrow: CachedApp,
-) -> None:
-    ids = prompt(310, 40)
-    with httpx.Client(base_url=narrow.url, timeout=60) as client, ThreadPoolExecutor(1) as pool:
-        first = completion(client, ids)
-        narrow.until_applied()
-        busy = pool.submit(stream, client, ids, 400)
-        until(lambda: narrow.stats()["bookings"] == 1)
-        after = completion(client, ids)
-        assert not busy.done()
-        assert is_whole(busy.result())
-    assert after.replica not in ("", first.replica)
-    assert (after.forecast_tokens, after.cached_tokens) == (0, 0)
-    assert after.reason == "only_candidate:rerouted"
-
-
 def test_streams_of_a_killed_replica_end_with_one_error_and_nothing_stays_booked(
     cached: CachedApp, web: httpx.Client
 ) -> None:
