@@ -2,7 +2,8 @@
 
 A detached actor outlives the code that made it. The same protocol with other settings is
 configured; another protocol gets a successor under the next generation's name, which takes over
-what the old one knows and stops it. All calls here block: for wiring and threads only.
+what the old one knows and stops it. All live on the head node, the one that stays. All calls here
+block: for wiring and threads only.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,11 @@ from ray.util import list_named_actors
 
 NAMESPACE = "warmpath"
 CALL_LIMIT_S = 30.0
+
+_ON_HEAD_NODE = {"node:__internal_head__": 0.001}
+"""Any other node would stay as long as the actor does: Ray's autoscaler removes none with an actor,
+not even with one that needs no CPU. Ray heeds no soft affinity of an actor that asks for nothing,
+and a hard one would not outlive the head's replacement."""
 
 
 def named(actor_name: str) -> ActorHandle | None:
@@ -90,6 +96,7 @@ class ActorFamily:
                 lifetime="detached",
                 get_if_exists=True,
                 num_cpus=0,
+                resources=_ON_HEAD_NODE,
                 max_restarts=-1,
                 max_task_retries=0,
                 max_pending_calls=self.max_pending_calls,

@@ -4,9 +4,7 @@ from urllib.parse import quote
 
 import ray
 from ray.actor import ActorHandle
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from router.contexts.journals import is_file
 from router.contexts.settings import ContextSettings
 from router.contexts.wire import PROTOCOL
 from router.core.errors import ContextsUnavailable
@@ -16,18 +14,14 @@ from router.serve.context_actor import ContextManager
 _MAX_PENDING_CALLS = 1024
 """Of one caller. Each turn that waits for another's end has a call of its own."""
 
-_HEAD = "node:__internal_head__"
-
 
 def open_contexts(settings: ContextSettings) -> ActorHandle:
     """The manager, made, configured or succeeded as needed. Idempotent, from any process. Blocks.
 
-    A journal in a file binds it to the head node, the one that stays. Raises `ContextsUnavailable`
-    where the actor does not answer.
+    A journal in a file is one of the head node's. Raises `ContextsUnavailable` where the actor does
+    not answer.
     """
-    strategy = _on_head_node() if is_file(settings.journal) else "DEFAULT"
-    options = {"scheduling_strategy": strategy, "max_concurrency": 10_000}
-    family = _family(settings.application, options)
+    family = _family(settings.application, {"max_concurrency": 10_000})
     try:
         return family.open(settings.packed(), settings.digest)
     except ray.exceptions.RayError as error:
@@ -51,10 +45,3 @@ def remove_contexts(application: str) -> int:
 def _family(application: str, options: dict[str, object] | None = None) -> ActorFamily:
     prefix = f"contexts/{quote(application, safe='')}/"
     return ActorFamily(prefix, ContextManager, PROTOCOL, _MAX_PENDING_CALLS, options or {})
-
-
-def _on_head_node() -> NodeAffinitySchedulingStrategy:
-    heads = [node for node in ray.nodes() if node["Alive"] and _HEAD in node["Resources"]]
-    if not heads:
-        raise ContextsUnavailable("The cluster has no head node to keep contexts on.")
-    return NodeAffinitySchedulingStrategy(heads[0]["NodeID"], soft=False)

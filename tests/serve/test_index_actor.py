@@ -41,6 +41,7 @@ from router.serve.wire import (
     decode_receipt,
     encode,
 )
+from tests.serve import two_nodes
 
 pytestmark = pytest.mark.ray
 
@@ -380,3 +381,9 @@ def test_a_command_stops_the_index_that_an_application_left(application: str, in
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("1 index actors stopped\n")
     until(lambda: find_index(application, "model") is None)
+
+
+@pytest.mark.slow
+def test_indexes_and_context_managers_live_on_the_node_that_stays() -> None:
+    """An actor, also one that needs no CPU, keeps Ray's autoscaler from removing its node."""
+    two_nodes.check("directories_stay")

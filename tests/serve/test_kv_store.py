@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -33,6 +31,7 @@ from router.serve.context_connection import NamedContexts
 from router.serve.context_generations import remove_contexts
 from router.serve.generations import find_index, open_index, remove_index
 from router.serve.index_settings import IndexSettings
+from tests.serve import two_nodes
 from tests.serve.cached_app import pid_of, until
 
 pytestmark = pytest.mark.ray
@@ -40,7 +39,6 @@ pytestmark = pytest.mark.ray
 BLOCKS, OBJECT_BYTES = 4, 200_000
 INDEX = IndexSettings(max_replicas=8, max_blocks=10_000, sweep_interval_s=0.05)
 END_LIMIT_S = 30.0
-ROOT = Path(__file__).parents[2]
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -212,14 +210,7 @@ def test_a_store_that_ends_gives_what_contexts_claim_to_another(node: Node) -> N
 @pytest.mark.slow
 def test_what_contexts_claim_outlives_its_node() -> None:
     """In a cluster of its own, of two nodes."""
-    command = [sys.executable, "-m", "tests.serve.two_nodes"]
-    with tempfile.TemporaryDirectory(prefix="wp2-", dir="/tmp") as folder:
-        (Path(folder) / "ray").mkdir()
-        environment = os.environ | {"RAY_TMPDIR": folder}
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
-        )
-    assert done.returncode == 0, done.stderr
+    two_nodes.check("stores_hand_over")
 
 
 async def test_what_was_kept_for_contexts_alone_goes_with_the_last_of_them(node: Node) -> None:
