@@ -67,6 +67,12 @@ class CachedApp:
         replicas = self._details()["deployments"][deployment]["replicas"]
         return next(str(each["replica_id"]) for each in replicas if each["pid"] == pid)
 
+    def nodes(self, deployment: str) -> dict[str, str]:
+        """The ids of the nodes that its replicas run on, by replica."""
+        replicas = self._details()["deployments"][deployment]["replicas"]
+        running = (replica for replica in replicas if replica["state"] == "RUNNING")
+        return {replica["replica_id"]: replica["node_id"] for replica in running}
+
     def known_replicas(self) -> set[str]:
         """Those whose blocks are in the index."""
         asked = self.index().__ray_call__.remote(

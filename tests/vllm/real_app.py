@@ -181,14 +181,7 @@ def running_app(
     folder: Path, port: int, model: Mapping[str, Any] = NOTHING, **more: Any
 ) -> Iterator[RealApp]:
     """Starts everything, which takes about a minute, and ends it. `more` joins the arguments."""
-    keys = (f"{name}:{hashlib.sha256(f'key-of-{name}'.encode()).hexdigest()}" for name in TENANTS)
-    (folder / "witnesses").mkdir()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("PYTHONPATH", str(_ROOT))
-        patch.setenv(witness_scheduler.FOLDER, str(folder / "witnesses"))
-        patch.setenv(_KEYS, "\n".join(keys))
-        patch.setenv(SECRET_VARIABLE, "a-secret-of-sixteen-and-more-bytes")
+    with environment(folder):
         ray.init(
             address="local",
             num_cpus=8,
@@ -199,17 +192,34 @@ def running_app(
             _node_ip_address="127.0.0.1",
         )
         try:
-            serve.start(http_options={"host": "127.0.0.1", "port": port}, proxy_location="HeadOnly")
-            url = f"http://127.0.0.1:{port}/app"
-            log = AccessLog(folder)
-            args = _args(model) | more
-            app = RealApp("app", url, args, START_LIMIT_S, folder=folder, log=log)
+            app = serving(folder, port, model, **more)
             app.deploy()
             app.until_known(REPLICAS)
             yield app
             serve.shutdown()
         finally:
             ray.shutdown()
+
+
+@contextmanager
+def environment(folder: Path) -> Iterator[None]:
+    """What the processes of a cluster have to find in theirs."""
+    keys = (f"{name}:{hashlib.sha256(f'key-of-{name}'.encode()).hexdigest()}" for name in TENANTS)
+    (folder / "witnesses").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("PYTHONPATH", str(_ROOT))
+        patch.setenv(witness_scheduler.FOLDER, str(folder / "witnesses"))
+        patch.setenv(_KEYS, "\n".join(keys))
+        patch.setenv(SECRET_VARIABLE, "a-secret-of-sixteen-and-more-bytes")
+        yield
+
+
+def serving(folder: Path, port: int, model: Mapping[str, Any] = NOTHING, **more: Any) -> RealApp:
+    """Starts Serve in the cluster of this process; the application is still to be deployed."""
+    serve.start(http_options={"host": "127.0.0.1", "port": port}, proxy_location="HeadOnly")
+    url, args = f"http://127.0.0.1:{port}/app", _args(model) | more
+    return RealApp("app", url, args, START_LIMIT_S, folder=folder, log=AccessLog(folder))
 
 
 def _args(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +16,14 @@ import pytest
 import ray
 
 from router.serve.actor_family import NAMESPACE
-from serve_app.observe.decision_headers import alias
 from tests.serve.cached_app import BLOCK_SIZE, until
-from tests.serve.context_calls import STREAMED, Caller, bearer, events, usage_of
+from tests.serve.context_calls import STREAMED, events, usage_of
+from tests.vllm.conversations import NOT_KEPT, OBJECT_BLOCKS, OPTIONS, next_id, talk
 from tests.vllm.real_app import LLM, REPLICAS, RealApp, running_app
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
-OBJECT_BLOCKS = 2
-OBJECT_TOKENS = OBJECT_BLOCKS * BLOCK_SIZE
 RESTART_LIMIT_S = 240
-NOT_KEPT = {"cache-control": "no-store"}
-OPTIONS = {"max_tokens": 8, "ignore_eos": True, "return_token_ids": True}
-_numbers = count()
 
 
 @pytest.fixture(scope="module")
@@ -54,64 +47,6 @@ def app() -> Iterator[RealApp]:
 def http(app: RealApp) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=app.url, timeout=120) as client:
         yield client
-
-
-@dataclass(slots=True)
-class Conversation:
-    """One context with all its ids so far, and what the whole of them give at once."""
-
-    app: RealApp
-    caller: Caller
-    ids: list[int]
-    headers: dict[str, str] = field(default_factory=dict)
-    name: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.name = self.caller.created(prompt=self.ids, headers=self.headers)
-
-    def turn(self, *new: int) -> dict[str, Any]:
-        """Checks the answer and its headers; returns its line in the access log, with the usage's
-        figure."""
-        number = f"restore-{next(_numbers)}"
-        headers = {"X-Request-Id": number} | self.headers
-        answer = self.caller.complete(self.name, list(new), headers=headers, **OPTIONS)
-        assert answer.status_code == 200, answer.text
-        (choice,) = answer.json()["choices"]
-        self.ids += new
-        assert choice["token_ids"] == self.uninterrupted()
-        self.ids += choice["token_ids"]
-        details = answer.json()["usage"]["prompt_tokens_details"]
-        line = self.app.log.line(number)
-        (forecast_blocks,) = line["forecast_blocks"]
-        assert answer.headers["x-warmpath-replica"] == alias(line["replica"])
-        assert int(answer.headers["x-warmpath-forecast-tokens"]) == forecast_blocks * BLOCK_SIZE
-        assert answer.headers["x-warmpath-reason"] == line["reason"]
-        return line | {"usage": details["cached_tokens"]}
-
-    def uninterrupted(self) -> list[int]:
-        """By the same model, with all the ids at once, under a salt that shares no block."""
-        salt = {"cache_salt": f"reference-{next(_numbers)}"}
-        body = {"model": "m", "prompt": self.ids, "temperature": 0} | OPTIONS | salt
-        headers = bearer(self.caller.tenant) | NOT_KEPT
-        answer = self.caller.http.post("/v1/completions", json=body, headers=headers)
-        assert answer.status_code == 200, answer.text
-        return list(answer.json()["choices"][0]["token_ids"])
-
-    def until_stored(self) -> None:
-        until(
-            lambda: self.caller.get(self.name)["cache"]["stored_tokens"] >= self.stored_tokens, 60
-        )
-
-    @property
-    def stored_tokens(self) -> int:
-        """Of the objects that are full, all but the last answer's last token, which was never
-        computed."""
-        return (len(self.ids) - 1) // OBJECT_TOKENS * OBJECT_TOKENS
-
-
-def talk(app: RealApp, http: httpx.Client, seed: int, tokens: int, **headers: str) -> Conversation:
-    ids = [300 + seed, *range(400, 400 + tokens - 1)]
-    return Conversation(app, Caller(http, "m"), ids, headers)
 
 
 def until_stored(app: RealApp, tokens: int, before: int = 0) -> None:
@@ -242,7 +177,7 @@ def test_the_usage_of_a_stream_counts_what_was_not_loaded_as_computed(
     app.reset()
     for store in stores():
         ray.kill(store)
-    number = f"restore-{next(_numbers)}"
+    number = next_id("restore")
     options = OPTIONS | STREAMED | {"headers": {"X-Request-Id": number}}
     answer = conversation.caller.complete(conversation.name, [8], **options)
     assert usage_of(answer)["prompt_tokens_details"]["cached_tokens"] == 0
