@@ -21,6 +21,9 @@ _GPU, _CPU, _STORAGE = int(Tier.GPU), int(Tier.CPU), int(Tier.STORAGE)
 _UNDER_WAY = 0.3
 """Share of a booked prefill that is done by the time somebody comes to wait for its blocks."""
 
+_LITTLE_RECENT = 100_000.0
+"""Tokens: below such a mean, shares of what was computed lately say little, and count less."""
+
 _LOADS = len(Load)
 _WAITING, _DECODE_BLOCKS, _REQUESTS, _RECENT = map(int, Load)
 _SAVED, _SHARED, _ONE, _FEATURES = _LOADS, _LOADS + 1, _LOADS + 2, _LOADS + 3
@@ -40,14 +43,15 @@ class KvAware:
         waiting + (queue_weight - 1) · (waiting beyond what is reused)   for what is booked there
       + own prefill · overlap_weight                      computing what is not held there
       + own prefill · requests · interference_weight      delaying the requests there
-      + recent · recent_weight                            what was sent there will come back
+      + share of recent · recent_share_tokens             what was sent there will come back
       + first token² / patience_tokens                    nobody is to wait for very long
 
-    where *waiting* are the tokens booked there, and `shortage_weight` times those for which the
-    cache lacks room; *own prefill* is the prompt less what is reused there, and the base; *first
-    token* is the waiting, the own prefill and one step of the requests there. Waiting up to what
-    is reused counts once only, and less until the first token, because it may be for the reused
-    blocks themselves. A candidate over `max_load_ratio` carries the dearest candidate's cost and
+    where *share of recent* is what was computed there lately over the candidates' mean of that;
+    *waiting* are the tokens booked there, and `shortage_weight` times those for which the cache
+    lacks room; *own prefill* is the prompt less what is reused there, and the base; *first token*
+    is the waiting, the own prefill and one step of the requests there. Waiting up to what is reused
+    counts once only, and less until the first token, because it may be for the reused blocks
+    themselves. A candidate over `max_load_ratio` carries the dearest candidate's cost and
     1 ms on top of its own.
     """
 
@@ -87,12 +91,13 @@ class KvAware:
         waiting = facts.prefill_tokens + self._shortage(facts, saved)
         shared = np.minimum(waiting, saved)
         _, decode_blocks, requests, recent = facts.loads
+        share = recent / (recent.mean() + _LITTLE_RECENT)
         first_token = waiting + own - _UNDER_WAY * shared + step_tokens * decode_blocks
         return {
             "waiting": per_token * (waiting + (parameters.queue_weight - 1) * (waiting - shared)),
             "own_prefill": per_token * own * parameters.overlap_weight,
             "others_delay": per_token * own * requests * parameters.interference_weight,
-            "recent": per_token * recent * parameters.recent_weight,
+            "recent": per_token * share * parameters.recent_share_tokens,
             "patience": per_token * first_token**2 / parameters.patience_tokens,
         }
 
@@ -128,6 +133,8 @@ class KvAware:
         """The sum of the terms, in few steps over the candidates: each costs half a microsecond."""
         per_token, step_tokens = self._rates(facts)
         weights, prompt_tokens = self._weights.copy(), facts.prompt_tokens + self._base_tokens
+        mean_recent = float(features[_RECENT].dot(features[_ONE])) / len(facts.slots)
+        weights[_BY_ITSELF, _RECENT] /= mean_recent + _LITTLE_RECENT
         weights[_OWN, _ONE] = prompt_tokens
         for row in _FIRST_TOKEN, _FIRST_TOKEN_AGAIN:
             weights[row, _ONE] = prompt_tokens * self._per_patience
@@ -200,7 +207,7 @@ def _weights(parameters: KvAwareParameters) -> Floats:
     weights = np.zeros((2 * _PRODUCTS, _FEATURES))
     weights[_BY_ITSELF, _WAITING] = parameters.queue_weight
     weights[_BY_ITSELF, _SHARED] = 1 - parameters.queue_weight
-    weights[_BY_ITSELF, _RECENT] = parameters.recent_weight
+    weights[_BY_ITSELF, _RECENT] = parameters.recent_share_tokens
     weights[_UNIT, _ONE] = 1.0
     weights[_OWN_WEIGHT, _REQUESTS] = parameters.interference_weight
     weights[_OWN_WEIGHT, _ONE] = parameters.overlap_weight

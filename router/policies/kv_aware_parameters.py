@@ -13,11 +13,11 @@ class KvAwareParameters(Parameters):
     These three are what is believed until replicas have been observed.
     `queue_weight`: worth of one token of waiting. Above 1 because a queue grows by those that come
     before this request's turn, too.
-    `overlap_weight`: worth of one token of own prefill. Above 1 because a block computed once more
-    also evicts one that another request would have found.
+    `overlap_weight`: worth of one token of own prefill.
     `interference_weight`: share of the own prefill by which it delays each request that is there.
-    `recent_weight`: worth of one token computed there lately. Who was sent a conversation will be
-    sent its next turns, so this spreads over time what load shows only for a moment.
+    `recent_share_tokens`: worth, in tokens, of having computed as much lately as the candidates do
+    on average. Who was sent a conversation will be sent its next turns, so this spreads over time
+    what load shows only for a moment.
     `patience_tokens`: the fewer, the more one long time to first token weighs against many short
     ones; that of so many tokens of prefill counts once more.
     `shortage_weight`: tokens of waiting that one token counts for which the cache has no room.
@@ -33,11 +33,11 @@ class KvAwareParameters(Parameters):
     prefill_ms_per_token: float = Field(0.0152, gt=0)
     prefill_base_ms: float = Field(14.0, ge=0)
     decode_ms_per_block: float = Field(0.03, ge=0)
-    queue_weight: float = Field(14.0, ge=1)
-    overlap_weight: float = Field(1.5, ge=0)
-    interference_weight: float = Field(1.7, ge=0)
-    recent_weight: float = Field(0.19, ge=0)
-    patience_tokens: float = Field(1000.0, gt=0)
+    queue_weight: float = Field(24.0, ge=1)
+    overlap_weight: float = Field(1.0, ge=0)
+    interference_weight: float = Field(0.8, ge=0)
+    recent_share_tokens: float = Field(45_000.0, ge=0)
+    patience_tokens: float = Field(1500.0, gt=0)
     shortage_weight: float = Field(2.0, ge=0)
     cpu_block_cost: float = Field(0.25, ge=0, le=1)
     storage_block_cost: float = Field(0.5, ge=0, le=1)

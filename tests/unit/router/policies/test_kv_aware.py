@@ -62,7 +62,7 @@ PRICES = {
     "queue_weight": 4.0,
     "overlap_weight": 3.0,
     "interference_weight": 0.5,
-    "recent_weight": 0.25,
+    "recent_share_tokens": 1400.0,
     "patience_tokens": 2000.0,
 }
 
@@ -86,7 +86,7 @@ def test_costs_are_the_documented_terms_in_milliseconds() -> None:
         "waiting": pytest.approx([0.1 * (900 + 3 * (900 - 40 * BLOCK_SIZE))]),
         "own_prefill": pytest.approx([0.1 * own * 3]),
         "others_delay": pytest.approx([0.1 * own * 2 * 0.5]),
-        "recent": pytest.approx([0.1 * 4000 * 0.25]),
+        "recent": pytest.approx([0.1 * 1400 * 4000 / (4000 + 100_000)]),
         "patience": pytest.approx([0.1 * first_token**2 / 2000]),
     }
 
@@ -191,7 +191,16 @@ def test_long_running_output_counts_even_without_waiting_prefill() -> None:
 
 def test_tokens_computed_there_lately_decide_between_otherwise_equal_replicas() -> None:
     assert chosen(facts(gpu=[0, 0], recent_tokens=[50_000, 0])) == 1
-    assert chosen(facts(gpu=[50, 0], recent_tokens=[10_000, 0])) == 0
+    assert chosen(facts(gpu=[50, 0], recent_tokens=[5_000, 0])) == 0
+
+
+def test_what_was_computed_lately_counts_by_share_not_by_tokens() -> None:
+    """At a hundred times the rate a replica that did a hundredth more is no more to be avoided."""
+    warm, cold = [50, 0], [0, 0]
+    for scale in (100_000, 10_000_000):
+        assert chosen(facts(gpu=warm, recent_tokens=[101 * scale // 100, scale])) == 0
+        assert chosen(facts(gpu=cold, recent_tokens=[101 * scale // 100, scale])) == 1
+        assert chosen(facts(gpu=warm, recent_tokens=[3 * scale, scale])) == 1
 
 
 def test_a_slower_tier_is_worth_less_than_gpu_and_more_than_computing() -> None:
