@@ -115,7 +115,8 @@ def test_the_turn_right_after_a_kill_loads_at_the_replica_that_serves_it(
     conversation = talk(app, http, 7, 700)
     first = conversation.turn(5, 6, 7)
     conversation.until_stored()
-    kill(app, first["replica"])
+    victim = pid_of(app, first["replica"])
+    os.kill(victim, signal.SIGKILL)
     after = conversation.turn(8, 9)
     assert (after["decided_replica"], after["attempts"]) == (first["replica"], 1)
     assert after["replica"] != first["replica"]
@@ -124,6 +125,7 @@ def test_the_turn_right_after_a_kill_loads_at_the_replica_that_serves_it(
     assert after["cached_tokens"] == [after["forecast_blocks"][0] * BLOCK_SIZE]
     assert after["cached_tokens"] == [after["usage"]]
     assert after["causes"] == {}
+    until(lambda: victim not in app.pids(LLM), 60)  # Serve's controller has to notice first
     until_whole(app)
 
 
